@@ -155,6 +155,12 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
     return manifest
 
 
+def why_not_saved(order: SliceOrder, error: Exception) -> str:
+    """Return why a slice was not saved, and what to do."""
+    why = str(error) or type(error).__name__
+    return f"{order} was not saved: {why}. Slices committed before are whole: mend this, then resume from them"
+
+
 def abandon_staged(folder: str) -> None:
     """Give up the slices that this process has staged in a directory, such as those of a run that ended in an error."""
     _staged.difference_update([path for path in _staged if os.path.dirname(os.path.dirname(path)) == folder])

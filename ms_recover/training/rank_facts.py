@@ -24,6 +24,9 @@ MOST_PEERS = 16
 _PACKED = struct.Struct("<IIHHIqqq")
 """Flags, seed, shard, shards, batches, the last batch, states, the whole file: 40 bytes, one exchange."""
 
+_READY = 4
+"""In the flags of an exchange: the rank has updated its weights."""
+
 _NUMBERS = struct.Struct(f"<{_PACKED.size // 4}i")
 _NOT_COUNTED = _MOST_BATCHES = (1 << 32) - 1
 _MOST_SHARDS = (1 << 16) - 1
@@ -61,7 +64,7 @@ class RankFacts:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The facts as a gather takes them."""
-        flags = self.accumulate << 2 | self.known << 1 | self.shuffled
+        flags = self.accumulate << 3 | self.known << 1 | self.shuffled
         drawn = _NOT_COUNTED if self.drawn is None or self.drawn >= _MOST_BATCHES else self.drawn
         shard, shards = min(self.shard, _MOST_SHARDS), min(self.shards, _MOST_SHARDS)
         digests = (self.batch, self.states, self.whole)
@@ -75,7 +78,7 @@ class RankFacts:
             seed=seed,
             shuffled=bool(flags & 1),
             known=bool(flags & 2),
-            accumulate=flags >> 2,
+            accumulate=flags >> 3,
             shard=shard,
             shards=shards,
             drawn=None if drawn == _NOT_COUNTED else drawn,
@@ -173,8 +176,15 @@ def _number(value: StateValue) -> int:
     return int.from_bytes(fingerprint(value)[:8], "little", signed=True)
 
 
-def gather_facts(job: TrainingJob, own: RankFacts, doing: str, named: str) -> list[RankFacts]:
-    """Return what describes the samples and states of all ranks, index = rank; of one that is alone nothing."""
+def gather_facts(
+    job: TrainingJob, own: RankFacts, doing: str, named: str, *, ready: bool = True
+) -> tuple[bool, list[RankFacts]]:
+    """Return whether all ranks are `ready` to save, and what describes the samples and states of each, index = rank.
+
+    Of a rank that is alone nothing is described. It is one exchange, whatever is asked.
+    """
     if job.size == 1 or not job.connected:
-        return []
-    return [RankFacts.of_numbers(row) for row in job.gather(own.numbers, f"describing {doing}", named=named)]
+        return ready, []
+    first, *others = own.numbers
+    rows = job.gather([first | ready * _READY, *others], doing, named=named)
+    return all(row[0] & _READY for row in rows), [RankFacts.of_numbers(row) for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ms_recover.training.loss_scales import LossScales
 from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
+from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
@@ -253,8 +254,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             return
         if self._managed and run_context.get_stop_requested():
             self._save_last(params)
-        elif self._is_due(params) and self._may_save(params):
-            self._save(params)
+        elif self._is_due(params):
+            self._save_updated(params)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save the slice of the epoch's last step when it is due, and that of the training's last step."""
@@ -264,8 +265,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             return
         if over:
             self._save_last(params)
-        elif self._is_due(params) and self._may_save(params):
-            self._save(params)
+        elif self._is_due(params):
+            self._save_updated(params)
 
     def __enter__(self) -> SliceCheckpoint:
         """Count the loops that use this callback: an evaluation may run within the training."""
@@ -305,29 +306,31 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             )
         self._save(params)
 
-    def _may_save(self, params: Any) -> bool:
-        """Whether the step has updated the weights on every rank; also where the optimizer does not show it."""
+    def _save_updated(self, params: Any) -> None:
+        """Save where the step has updated the weights on every rank; also where the optimizer does not show it."""
         step = params.cur_step_num
         self._due = self._due or step
         known = self._asked == step and self._updates.known
-        if self.saver.job.holds_everywhere(
-            not known or self._updates.updated > 0, "beginning a save", named=f"beginning to save step {step}"
-        ):
-            return True
+        state, updated = self._state(params), not known or self._updates.updated > 0
+        job, named = self.saver.job, f"beginning to save step {step}"
+        everywhere, facts = gather_facts(job, state.facts, "beginning a save", named, ready=updated)
+        if everywhere:
+            self._save(params, state, facts)
+            return
         if step - self._due < _LONGEST_WAIT:
             overflowed = self._scales.overflowed(getattr(params, "net_outputs", None))
             why = "overflowed the loss scale" if overflowed else "has not updated the weights"
             _log.info("step %d %s: the slice is saved behind the next update", step, why)
-            return False
+            return
         _log.warning(
             "step %d is saved although the weights were not updated for %d steps: gradients that were accumulated "
             "meanwhile are in its slice only where they are parameters of the train network",
             step,
             step - self._due,
         )
-        return True
+        self._save(params, state, facts)
 
-    def _save(self, params: Any) -> None:
+    def _save(self, params: Any, state: PendingState | None = None, facts: Sequence[RankFacts] | None = None) -> None:
         if not self._has_saved and self.saver.job.rank == 0:
             warn_of_unsaved(self._callbacks, self.run_id, params.cur_step_num)
         self._has_saved = True
@@ -338,7 +341,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 "the dataset is shuffled without a seed, so a training resumed within an epoch cannot repeat its "
                 "order: call mindspore.dataset.config.set_seed() before the dataset is made"
             )
-        self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state(params))
+        step = Step(params.cur_epoch_num, self._step(params))
+        self.saver.save_step(step, params.cur_step_num, state or self._state(params), facts)
 
     @staticmethod
     def _step(params: Any) -> int:

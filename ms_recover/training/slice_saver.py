@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ms_recover.errors import MsRecoverError, UsageError
-from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
+from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice, why_not_saved
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.state import SliceClaim
@@ -50,6 +50,8 @@ from ms_recover.training.snapshot import (
 from ms_recover.training.stall import Stall
 
 _log = logging.getLogger(__name__)
+
+Facts = Sequence[RankFacts] | None
 
 
 class SliceSaver:
@@ -279,19 +281,22 @@ class SliceSaver:
         doing = f"saving step {step}" if epoch is None else f"saving in epoch {epoch}"
         self.save_step(named, step if epoch is None else None, state, doing=doing)
 
-    def save_step(self, step: Step, cumulative_step: int | None, state: PendingState, *, doing: str = "saving") -> None:
-        """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
+    def save_step(
+        self, step: Step, total: int | None, state: PendingState, facts: Facts = None, *, doing: str = "saving"
+    ) -> None:
+        """Save a slice under the name of a step, `total` steps after the very first if that is known.
 
-        `state` is for its state file, with what describes other ranks of the group; all ranks are `doing` the same.
+        `state` is for its state file, with the `facts` of all ranks, gathered if not given; all are `doing` the same.
         """
         began = time.perf_counter()
         self._doing = (doing, f"saving step {step}")
         group = self._files.group()
-        facts = gather_facts(self._job, state.facts, *self._doing)
+        if facts is None:
+            _, facts = gather_facts(self._job, state.facts, f"describing {doing}", self._doing[1])
         encoded = state.encoded(self.claim, peers_of(self._job.rank, group, facts))
         self._newest = step
         self._place.note(step)
-        order, network = self._order(step, cumulative_step, encoded, facts), self._network
+        order, network = self._order(step, total, encoded, facts), self._network
         flush_caches(network)
         self._beside.name_replaced(network, step)
         if self._async:
@@ -366,9 +371,9 @@ class SliceSaver:
         try:
             self._place.commit(order.step, order.path, lambda: self._save_slice(order, parameters))
         except MsRecoverError as error:
-            raise type(error)(_not_saved(order, error)) from error
+            raise type(error)(why_not_saved(order, error)) from error
         except Exception as error:  # of MindSpore: it must name rank and step
-            raise MsRecoverError(_not_saved(order, error)) from error
+            raise MsRecoverError(why_not_saved(order, error)) from error
         self._committed = order.step
         _log.info("%s: saved", order)
         if floor is not None:
@@ -393,8 +398,3 @@ class SliceSaver:
     def _stood_still(self, step: Step, began: float) -> None:
         self.stalls.append(stall := Stall(step, time.perf_counter() - began))
         _log.info("rank %d, step %s: training stood still for %.3f s to save", self._job.rank, step, stall.seconds)
-
-
-def _not_saved(order: SliceOrder, error: Exception) -> str:
-    why = str(error) or type(error).__name__
-    return f"{order} was not saved: {why}. Slices committed before are whole: mend this, then resume from them"
