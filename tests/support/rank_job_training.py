@@ -236,7 +236,11 @@ class _Rank:
         network = self.network
         optimizer = nn.Adam(network.trainable_params(), 0.01)
         loss_fn = nn.MSELoss()
-        gradients_of = ms.value_and_grad(lambda x, y: loss_fn(network(x), y), None, optimizer.parameters)
+
+        def forward(x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+            return loss_fn(network(x), y)
+
+        gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
         reduce = nn.DistributedGradReducer(optimizer.parameters, True, self.base.ranks)
         data, parts, own, done, resumed = self._dataset(), [network, optimizer], 0.0, 0, None
         saver = self._saver(parts, data)

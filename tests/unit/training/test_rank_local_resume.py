@@ -106,3 +106,27 @@ def test_parameters_that_may_differ_by_the_callers_word_are_taken_from_the_other
     shutil.rmtree(tree / "ckpt_dir1")
     assert resumed(tree, tolerate=("que*",)) == (NEW, [(), ()])
     assert "the values are those of rank 0" in caplog.text
+
+
+@pytest.fixture
+def unrecorded(tree):
+    """The same, with manifests that record nothing about it, as `SliceManifests` writes them."""
+    for path in tree.glob("ckpt_dir*/*.ckpt"):
+        manifest = read_manifest(f"{path}{MANIFEST_SUFFIX}")
+        write_manifest(str(path), replace(manifest, training=TrainingRecord(1)))
+    return tree
+
+
+def test_what_older_steps_show_is_refused_as_if_it_were_recorded(unrecorded, caplog):
+    lose(unrecorded, NEW)
+    assert resumed(unrecorded) == (OLD, [(), ()])
+    assert "rank 1, step 2_8: rank-local, lost: the own values of rank 1 in queue" in caplog.text
+
+
+@pytest.mark.parametrize("choice", ["peer", "initial"])
+def test_the_choice_holds_for_what_older_steps_show(unrecorded, choice):
+    lose(unrecorded, NEW)
+    assert resumed(unrecorded, choice) == (NEW, [(), OWN])
+    copied = read_manifest(f"{unrecorded}/ckpt_dir1/test-{NEW}.ckpt{MANIFEST_SUFFIX}")
+    assert copied.provenance.borrowed == OWN
+    assert resumed(unrecorded, "refuse") == (OLD, [(), ()])
