@@ -68,7 +68,7 @@ class Headline:
                 found,
                 HOST,
             )
-        elif found.audit.survived:
+        elif found.audit.survived or len({place.host for place in places}) == 1:  # a job that has one host knows it
             _log.info("step %s: %s", step, found.text)
         else:
             _log.warning(

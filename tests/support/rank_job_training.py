@@ -158,6 +158,7 @@ class _Rank:
         seed = 11 + (rank if own_seed else 0) + (5 if self.change == "seed" and self.base.shuffle != "by rank" else 0)
         ms.set_seed(seed)
         ds.config.set_seed(seed)
+        ds.config.set_fast_recovery(self.base.noise == "none")  # with it a resume cannot draw noise once more
         np.random.seed(70 + rank)
         random.seed(70 + rank)
         self.network = Network(self.base.network, 8)
@@ -249,26 +250,28 @@ class _Rank:
             resumed = resume(parts, str(self.launch.root), fresh="start", dataset=data, **options)
             done = resumed.step.step if resumed.step else 0
             own = float((resumed.extra or {}).get("own", 0.0))
-        first, ended = max(done - 1, 0), threading.Event()
-        data.set_init_step(first)
-        batches = data.create_tuple_iterator(num_epochs=self.epochs - first // self.base.batches)
+        data.set_init_step(max(done - 1, 0))
+        batches = data.create_tuple_iterator(num_epochs=self.epochs)
         batches = resumed.prove(batches) if resumed is not None else batches
-        if done == self.epochs * self.base.batches:
-            batches = iter(())
-        for step, (x, y) in enumerate(batches, done + 1):
-            self.write("values", step, digest_of(network, optimizer))
-            self.write("batch", step, digest_of_arrays([x.asnumpy(), y.asnumpy()]))
-            loss, gradients = gradients_of(x, y)
-            optimizer(reduce(gradients))
-            own = own * 0.5 + float(loss.asnumpy())
-            self.write("loss", step, loss.asnumpy().tobytes().hex())
-            if self.base.callback:
-                self.write("own", step, own.hex())
-            self.strike(step, ended.set)
+        step, ended = done, threading.Event()
+        for _ in range(done // self.base.batches, self.epochs):
+            for x, y in batches:
+                step += 1
+                self.write("values", step, digest_of(network, optimizer))
+                self.write("batch", step, digest_of_arrays([x.asnumpy(), y.asnumpy()]))
+                loss, gradients = gradients_of(x, y)
+                optimizer(reduce(gradients))
+                own = own * 0.5 + float(loss.asnumpy())
+                self.write("loss", step, loss.asnumpy().tobytes().hex())
+                if self.base.callback:
+                    self.write("own", step, own.hex())
+                self.strike(step, ended.set)
+                if ended.is_set():
+                    break
+                if saver is not None and step % (self._settings()[2] or self.base.batches) == 0:
+                    saver.save(step, extra={"own": own} if self.base.callback else None, batch=(x, y))
             if ended.is_set():
                 break
-            if saver is not None and step % (self._settings()[2] or self.base.batches) == 0:
-                saver.save(step, extra={"own": own} if self.base.callback else None, batch=(x, y))
         if saver is not None:
             saver.flush()
         return digest_of(network, optimizer)

@@ -1,5 +1,6 @@
 """Where a rank loses the values that it alone has, the ranks go back, stop, or do what was chosen."""
 
+import logging
 import shutil
 from dataclasses import replace
 
@@ -83,6 +84,15 @@ def test_without_such_a_step_all_stop_and_the_choice_is_stated(tree):
     assert "rank-local, lost: the own values of rank 1 in queue" in str(errors[1])
     assert "rank_local='peer'" in str(errors[1])
     assert "'initial'" in str(errors[1])
+
+
+def test_the_refusal_is_one_line_with_the_reason_on_each_rank(tree, caplog):
+    lose(tree, OLD, NEW)
+    _, errors = resumed(tree)
+    reason = "rank 1 lacks step 2_8, 1_8: rank-local, lost: the own values of rank 1 in queue"
+    assert all(str(error).count(reason) == 1 for error in errors)
+    said = [one for one in caplog.records if "rank-local, lost: the own values" in one.getMessage()]
+    assert [one.levelname for one in said if one.levelno >= logging.WARNING] == ["WARNING"]
 
 
 @pytest.mark.parametrize("choice", ["peer", "initial"])
