@@ -84,6 +84,8 @@ def causes_of_ranks(job: RankJob) -> Iterator[Cause]:
     """Yield what may keep the job from going on exactly."""
     base = job.base
     lost = job.lost != "none"
+    if base.trainer == "loop" and base.noise != "none":
+        yield Cause("noise in a loop", "stops", r"random|own code|generator")
     killed = any(kind == "file" for kind, *_ in job.crashes)
     if base.network == "dropout":
         yield Cause("dropout", "differs", r"dropout|random")
