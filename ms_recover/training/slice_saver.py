@@ -33,7 +33,7 @@ from ms_recover.training.position import Feed
 from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
-from ms_recover.training.rotation import NO_STEP, agree_floor, steps_apart
+from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import PendingState, current_state, pending_state
@@ -138,7 +138,7 @@ class SliceSaver:
         self._arguments = arguments_of_saver(prefix, async_save, layouts)
         self._doing, self._background, self._memory = ("saving", ""), Background(), HostMemory()
         self._newest = self._committed = NO_STEP
-        self._begun = self._is_placed = self._said_apart = False
+        self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
         self._dataset = dataset
         self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
@@ -195,7 +195,7 @@ class SliceSaver:
         agree_arguments(self._job, "beginning to save", {**self._arguments, **(also or {})})
         check_experiment(self.experiment, str(self.directory))
         self._background.outcome()  # of a run that ended with an exception; it was logged
-        self._begun = self._is_placed = self._said_apart = False
+        self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
         self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
         if parameters is not None or self._network is None:
@@ -384,13 +384,9 @@ class SliceSaver:
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
         values = self._rank_local.values(group, self._newest, contents, self._beside.buffers)
         committed, summaries = agree_floor(self._job, self._committed, failure, values.summary(), *self._doing)
-        floor, apart = min(committed), steps_apart(committed)
-        if apart is not None and not self._said_apart:
-            self._said_apart = True
-            _log.log(logging.INFO if self._job.rank else logging.WARNING, "rank %d: %s", self._job.rank, apart)
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
-        if floor > NO_STEP:
+        if (floor := self._headline.floor(committed)) > NO_STEP:
             self._headline.say(floor, group, self._files.is_one_block)
         return floor
 
