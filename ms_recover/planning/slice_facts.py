@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ms_recover.model.contents import Contents
@@ -11,6 +11,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
+from ms_recover.planning.redundancy.seen_local import NOTHING_SEEN, Member, SeenLocal, find_seen_local
 from ms_recover.planning.world_size import WorldSize
 
 
@@ -41,6 +42,8 @@ class SliceFacts:
         The mismatch of its contents with its manifest, or the reason why they could not be read.
     expected : ParameterList or None
         What it must list by metadata that most of the files agree with; None when nothing states it.
+    seen_local : SeenLocal
+        The rank-local parameters of its run and group that manifests show, whether or not they record them.
     """
 
     file: SliceFile
@@ -54,6 +57,7 @@ class SliceFacts:
     content_problem: str | None
     expected: ParameterList | None = None
     state_problem: str | None = None
+    seen_local: SeenLocal = NOTHING_SEEN
 
     @property
     def rank(self) -> int:
@@ -90,7 +94,12 @@ class SliceFacts:
 
     @property
     def rank_local(self) -> frozenset[str]:
-        """The parameters that differed among the ranks of its group when it was saved, by a proven manifest."""
+        """The parameters that differed among the ranks of its group when it was saved, by proven manifests."""
+        return self.recorded_local | self.seen_local.names
+
+    @property
+    def recorded_local(self) -> frozenset[str]:
+        """Those that its own manifest records, where it is proven."""
         manifest = self.file.manifest
         if manifest is None or manifest.training is None or not manifest.provenance.proven:
             return frozenset()
@@ -102,7 +111,8 @@ def find_slice_facts(
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
     shared: dict[ParameterList, ParameterList] = {}
-    part, later = inventory.part, later_groups(files, groups.members.values())
+    files = list(files)
+    part, later, seen = inventory.part, later_groups(files, groups.members.values()), find_seen_local(files)
     for file in files:
         expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
@@ -124,4 +134,12 @@ def find_slice_facts(
             content_problem=check_contents(file, contents),
             expected=expected,
             state_problem=contents.states.get(path),
+            seen_local=_seen(file, seen),
         )
+
+
+def _seen(file: SliceFile, seen: Mapping[Member, SeenLocal]) -> SeenLocal:
+    manifest = file.manifest
+    if manifest is None or not manifest.provenance.proven:
+        return NOTHING_SEEN
+    return seen.get((manifest.run_id, manifest.group), NOTHING_SEEN)

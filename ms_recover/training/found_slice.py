@@ -24,7 +24,7 @@ from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.known_runs import gather_runs
+from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.network import OwnSlice, check_network, digests_by_name, load_into_network, load_slice
 from ms_recover.training.other_world import naming_reshard
 from ms_recover.training.position import Feed, Position, find_position
@@ -174,10 +174,9 @@ def find_any(
         stated = job.run_together("reading the layouts", lambda: StatedCut.of(cut.layouts, savers, job))
         search = prepare_search(job, search)
         everywhere = replace(search, judging=replace(search.judging, world_size=None))
-        resharded = find_resharded(job, everywhere, cut.sources, stated, network)
-        if resharded is not None:
-            return resharded
-        return find_slice(job, search)
+        brought = Renames()
+        resharded = find_resharded(job, everywhere, cut.sources, stated, network, brought)
+        return resharded if resharded is not None else find_slice(job, search, brought)
     with naming_reshard(job, search):
         found = find_slice(job, search)
         if found is not None:
@@ -197,15 +196,15 @@ def _check_cut(found: Found, savers: Iterable[Any], network: Any) -> None:
         raise InputError(f"{found.own}: {why}; resume with the layouts of the slices, or with reshard=True")
 
 
-def find_slice(job: TrainingJob, search: Search) -> Found | None:
+def find_slice(job: TrainingJob, search: Search, brought: Renames | None = None) -> Found | None:
     """Find and obtain the slice to resume from; None, and a warning, when training is to start afresh.
 
-    All ranks call it together. Errors are those of `obtain_resume_slice`, and MissingInputError when there is no slice
-    and nothing said that this is right.
+    All ranks call it together. `brought` notes what was renamed for it. Errors are those of `obtain_resume_slice`, and
+    MissingInputError when there is no slice and nothing said that this is right.
     """
     top = search.root
     search = prepare_search(job, search)
-    brought = Renames()
+    brought = Renames() if brought is None else brought
     view, own = obtain_resume_slice(job, _look(job, search, brought), top)
     if own is not None:
         _warn_of_newer_steps(view, own)
@@ -290,10 +289,7 @@ def _warn_of_newer_steps(view: RankView, own: OwnSlice) -> None:
 def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
     if view.lineage is None or view.lineage.chosen:
         return
-    experiments = view.own_experiments
-    others = tuple(one for one in view.lineage.others if not experiments or one.is_of(experiments))
-    lineage = replace(view.lineage, others=others)
-    for text in (*lineage.newer_texts(own.step), *lineage.set_aside_texts(own.step)):
+    for text in texts_of_other_runs(view.lineage, view.own_experiments, own.step):
         _log.warning(
             "rank %d: training resumes from step %s of %s; %s", own.rank, own.step, view.lineage.last.text, text
         )

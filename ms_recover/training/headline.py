@@ -1,15 +1,17 @@
-"""One line in the log of rank 0, behind the first step that every rank has committed: what losing a host would cost."""
+"""What rank 0 logs of the saves of a run, once: what losing a host would cost, and that ranks save different steps."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.first_step import RankPlace, judge_places
 from ms_recover.planning.hosts import name_hosts
 from ms_recover.training.host import HOST, this_host
 from ms_recover.training.job import TrainingJob
+from ms_recover.training.rotation import steps_apart
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ _said = _Said()
 
 
 class Headline:
-    """Says once what losing a host would cost; nothing that fails here disturbs the training.
+    """Says once what losing a host would cost, and that ranks save different steps; no failure disturbs the training.
 
     Parameters
     ----------
@@ -38,7 +40,15 @@ class Headline:
 
     def __init__(self, job: TrainingJob, directory: str, run_id: str) -> None:
         self._job, self._directory, self._run_id = job, directory, run_id
-        self._said = False
+        self._said = self._said_apart = False
+
+    def floor(self, committed: Sequence[Step]) -> Step:
+        """Return the newest step that every rank has committed, by those of each; warn where they are not the same."""
+        apart = steps_apart(committed)
+        if apart is not None and not self._said_apart:
+            self._said_apart = True
+            _log.log(logging.INFO if self._job.rank else logging.WARNING, "rank %d: %s", self._job.rank, apart)
+        return min(committed)
 
     def say(self, step: Step, group: tuple[int, ...], known: bool) -> None:
         """Log it, where rank 0 calls this: all ranks do, behind each step that all have committed.
@@ -68,7 +78,7 @@ class Headline:
                 found,
                 HOST,
             )
-        elif found.audit.survived:
+        elif found.audit.survived or len({place.host for place in places}) == 1:  # a job that has one host knows it
             _log.info("step %s: %s", step, found.text)
         else:
             _log.warning(

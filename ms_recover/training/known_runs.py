@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RunRecord, merge_run_records
+from ms_recover.planning.lineage import Lineage, RunRecord, merge_run_records
 from ms_recover.training.job import TrainingJob
 
 
@@ -16,6 +17,13 @@ def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord,
     """Return the runs that any rank sees; all ranks call this function."""
     texts = job.gather_text(json.dumps([_row(run) for run in runs]), "looking for runs")
     return merge_run_records(_record(row) for text in texts for row in json.loads(text))
+
+
+def texts_of_other_runs(lineage: Lineage, experiments: Collection[str], step: Step) -> tuple[str, ...]:
+    """Return a clause for each run of these experiments, or of any without, that is passed over at a step and newer."""
+    others = tuple(one for one in lineage.others if not experiments or one.is_of(tuple(experiments)))
+    of_program = replace(lineage, others=others)
+    return (*of_program.newer_texts(step), *of_program.set_aside_texts(step))
 
 
 def _row(run: RunRecord) -> list[Any]:

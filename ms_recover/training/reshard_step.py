@@ -13,18 +13,19 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import judge_each
-from ms_recover.planning.lineage import RunRecord, follow_choice
+from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, follow_choice
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.known_runs import gather_runs
+from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.other_world import aside_roots
 from ms_recover.training.reshard_trees import JudgedTree, OpenSource, Place, SliceTree, find_trees
 from ms_recover.training.resumed_experiment import take_experiment
 from ms_recover.training.search import Search
+from ms_recover.training.set_aside import Renames, bring_back
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class TreeChoice:
     """The trees that the ranks see, and the steps of them that were given up.
 
     All ranks make one together, and call it together. Directories of the slices in place are held until the resume
-    ends.
+    ends. Slices of a chosen run that were set aside get their names back, which `brought` notes.
 
     Raises
     ------
@@ -99,18 +100,33 @@ class TreeChoice:
         When a rank cannot read what it is to read; on the others, that it failed.
     """
 
-    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str]) -> None:
-        trees, runs = _look(job, search, sources)
+    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str], brought: Renames) -> None:
+        look = _Look(job, search, sources)
+        trees, runs = look.trees, look.runs
         taken = take_experiment(runs, search.given, search.judging.run, search.root)
         search = search.taking(taken)
         if taken.others:  # which `find_slice` says
             trees = []
-        if search.from_environment and search.judging.run is not None:
-            search = search.in_run(follow_choice(runs, search.judging.run))
+        elif search.judging.run is not None:
+            if search.from_environment:
+                search = search.in_run(follow_choice(runs, search.judging.run))
+            trees, runs = look.bringing_back(search.judging.run or "", brought)
         self._job, self._search, self.loaded = job, search, taken.loaded
+        self._experiments = taken.own
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
         self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)], "judging the slices"))
         self._without: set[Place] = set()
+
+    def warn_of_other_runs(self, chosen: ChosenTree) -> None:
+        """Name the runs that are passed over and came further, as `find_slice` does."""
+        lineage = chosen.judged.facts.lineage
+        if lineage is None or lineage.chosen:
+            return
+        of_program = self._experiments or (lineage.last.experiments if lineage.last.base_prefix is not None else ())
+        for text in texts_of_other_runs(lineage, of_program, chosen.step):
+            _log.warning(
+                "rank %d: training resumes from step %s of %s; %s", self._job.rank, chosen.step, lineage.last.text, text
+            )
 
     def give_up(self, chosen: ChosenTree, why: str) -> None:
         """Do not choose a step again."""
@@ -149,17 +165,47 @@ def _agree(job: TrainingJob, search: Search, candidates: _Candidates, without: s
         without.add(bound)
 
 
-def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
-    opened = job.run_together("opening the sources", lambda: _open_all(sources))
+class _Look:
+    """The trees that this rank sees, and the runs that all ranks see together."""
 
-    def scan() -> list[SliceTree]:
-        return find_trees(search.root, search.scanning, opened)
+    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str]) -> None:
+        self._job, self._search = job, search
+        self._opened = job.run_together("opening the sources", lambda: _open_all(sources))
+        self._scan()
+        waited = job.run_together("locking the directories", lambda: hold_directories(_folders(job, self.trees)))
+        if any(flag for (flag,) in job.gather([waited], "locking the directories")):
+            self._scan()
+        self._gather()
 
-    trees = job.run_together("scanning the tree", scan)
-    waited = job.run_together("locking the directories", lambda: hold_directories(_folders(job, trees)))
-    if any(flag for (flag,) in job.gather([waited], "locking the directories")):
-        trees = job.run_together("scanning the tree", scan)
-    return trees, gather_runs(job, (run for tree in trees for run in tree.runs))
+    def _scan(self) -> None:
+        search, opened = self._search, self._opened
+        scan = partial(find_trees, search.root, search.scanning, opened)
+        self.trees = self._job.run_together("scanning the tree", scan)
+
+    def _gather(self) -> None:
+        self.runs = gather_runs(self._job, (run for tree in self.trees for run in tree.runs))
+
+    def bringing_back(self, run: str, brought: Renames) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
+        """Return trees and runs behind giving the slices of a chosen run that were set aside their names back.
+
+        Each rank renames those of the ranks before that it goes on as; `brought` notes them, and renames them back in
+        the end unless they are resumed from.
+        """
+        lineage = find_lineage(self.runs, run)
+        if lineage is not None:
+            at_end(brought.undo)
+            self._job.run_together("bringing back slices", partial(self._bring_back, lineage, brought))
+            if any(count for (count,) in self._job.gather([len(brought)], "bringing back slices")):
+                self._scan()
+                self._gather()
+        return self.trees, self.runs
+
+    def _bring_back(self, lineage: Lineage, brought: Renames) -> None:
+        for tree in self.trees:
+            aside = [one for one in tree.inventory.set_aside if one.path not in tree.stores]
+            for rank in sorted({one.rank for one in aside}):
+                if rank % self._job.size == self._job.rank:
+                    bring_back(rank, tree.inventory.root, aside, lineage, brought)
 
 
 def _open_all(sources: Sequence[str]) -> list[OpenSource]:
@@ -179,9 +225,11 @@ def _folders(job: TrainingJob, trees: Sequence[SliceTree]) -> set[str]:
     """Return the directories of slices in place that this rank holds: of each rank of the world before, one rank."""
     found = set()
     for tree in trees:
-        for one in tree.inventory.slices if tree.in_place else ():
-            folder = os.path.dirname(os.path.join(tree.inventory.root, one.path))
-            if one.path not in tree.stores and one.rank % job.size == job.rank and os.access(folder, os.W_OK | os.X_OK):
+        held = tree.inventory
+        places = [(one.rank, one.path) for one in held.slices] + [(one.rank, one.path) for one in held.set_aside]
+        for rank, path in places if tree.in_place else ():
+            folder = os.path.dirname(os.path.join(held.root, path))
+            if path not in tree.stores and rank % job.size == job.rank and os.access(folder, os.W_OK | os.X_OK):
                 found.add(folder)
     return found
 

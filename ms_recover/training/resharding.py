@@ -46,6 +46,7 @@ from ms_recover.training.run import Loaded, OtherWorld, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in
 from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
+from ms_recover.training.set_aside import Renames
 from ms_recover.training.snapshot import saved_parameters
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Resharded:
     _fits: bool = False
     _values: list[ComposedValue] | None = None
     _digests: Mapping[str, str] = field(default_factory=dict)
+    brought: Renames = field(default_factory=Renames)
 
     source_rank: None = None
     lost: tuple[str, ...] = ()
@@ -254,11 +256,12 @@ class Resharded:
             _log.warning("%s: %s", self.own, text)
 
     def waiting(self) -> Callable[[], None]:
-        """Return what to call where a later proof fails: nothing, as nothing was renamed."""
-        return lambda: None
+        """Return what to call where the proof, which comes later, fails: slices get their names of before."""
+        return self.brought.taken().undo
 
     def set_aside(self) -> None:
         """Leave all slices where they are: the first saver of the run that goes on sets those before aside."""
+        self.brought.keep()
 
     def note(self) -> None:
         """Note that the next run goes on from here."""
@@ -288,13 +291,24 @@ def _nothing() -> CapturedFiles:
 
 
 def find_resharded(
-    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any
+    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any, brought: Renames
 ) -> Resharded | None:
     """Find what to resume from on these ranks; None where slices in place fit them as they are, or there are none.
 
-    All ranks call it together. Errors are those of `TreeChoice`.
+    All ranks call it together. `brought` notes the slices that get their names back, see `TreeChoice`, whose errors
+    are raised.
     """
-    choice = TreeChoice(job, search, sources)
+    choice = TreeChoice(job, search, sources, brought)
+    found = _find_sound(job, search, choice, stated, network)
+    if found is not None:
+        choice.warn_of_other_runs(found.chosen)
+        found.brought = brought
+    return found
+
+
+def _find_sound(
+    job: TrainingJob, search: Search, choice: TreeChoice, stated: StatedCut, network: Any
+) -> Resharded | None:
     while (chosen := choice.newest()) is not None:
         found = _as_chosen(job, replace(search, loaded=choice.loaded), chosen, stated, network)
         if found is None or device_target() != "CPU":

@@ -24,6 +24,9 @@ from ms_recover.training.set_aside import set_all_aside
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_REASON = 1000
+"""Characters of the reason of another rank."""
+
 Offer = tuple[int, Step]
 """The place of a run in the lineage, and a step of it: the order in which steps were trained."""
 
@@ -77,7 +80,7 @@ def find_common_step(job: TrainingJob, view: RankView, root: str) -> tuple[RankV
     ]
     newest = newest_common_step(offers)
     if newest is None:
-        raise UnrecoverableError(_why_none([[step for _, step in offer] for offer in offers], view, root))
+        raise UnrecoverableError(_why_none(job, [[step for _, step in offer] for offer in offers], view, root))
     step = step_with_states(offers) or newest
     if step == newest:
         return replace(view, back_from=None), step[1]
@@ -123,7 +126,8 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
     own, lost = view.own_slice(step), view.lost_values(step)
     if lost and view.rank_local == "refuse":
         why = why_refused(lost, view.rank)
-        _log.warning("rank %d, step %s: %s; trying an older step", view.rank, step, why)
+        level = logging.INFO if why in view.withdrawn.values() else logging.WARNING  # each older step has lost the same
+        _log.log(level, "rank %d, step %s: %s; trying an older step", view.rank, step, why)
         return view.withdraw(step, why)
     if lost and view.rank_local == "initial":
         _log.warning("%s: %s are left as the network begins with them", own, list_some(lost, MOST_NAMED))
@@ -207,8 +211,8 @@ def _scan_again(view: RankView) -> Inventory:
     return api.scan(view.inventory.root, options)
 
 
-def _why_none(offers: Sequence[Sequence[Step]], view: RankView, root: str) -> str:
-    """Name the steps that each rank can be brought to, and the reasons why this rank has no others."""
+def _why_none(job: TrainingJob, offers: Sequence[Sequence[Step]], view: RankView, root: str) -> str:
+    """Name the steps that each rank can be brought to, and why ranks have no others; all ranks call it together."""
     by_offer: dict[tuple[Step, ...], list[int]] = {}
     for rank, steps in enumerate(offers):
         by_offer.setdefault(tuple(steps), []).append(rank)
@@ -216,9 +220,20 @@ def _why_none(offers: Sequence[Sequence[Step]], view: RankView, root: str) -> st
         (f"rank(s) {list_some(ranks)}: {list_some(steps) or 'none'}" for steps, ranks in by_offer.items()),
         separator="; ",
     )
-    lacks = list_some((f"step {step}: {reason}" for step, reason in view.unavailable_steps.items()), separator="; ")
+    lacks = _why_lacking(view.unavailable_steps)
+    stated = job.gather_text(lacks[:_LONGEST_REASON], "saying why no step can be resumed")
+    others = [f"rank {rank} lacks {text}" for rank, text in enumerate(stated) if text and rank != view.rank]
+    reasons = ([f"rank {view.rank} lacks {lacks}"] if lacks else []) + others[:1]
     return (
         f"there is no step under {root} that every rank can be brought to ({have})"
-        + (f"; rank {view.rank} lacks {lacks}" if lacks else "")
+        + "".join(f"; {reason}" for reason in reasons)
         + f"; see: recover-ckpt plan {root}"
     )
+
+
+def _why_lacking(reasons: Mapping[Step, str]) -> str:
+    """Return the reasons why a rank lacks steps, each once."""
+    by_reason: dict[str, list[Step]] = {}
+    for step, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(step)
+    return list_some((f"step {list_some(steps)}: {reason}" for reason, steps in by_reason.items()), separator="; ")

@@ -105,12 +105,12 @@ def agree_floor(
     summary: Sequence[int] = (),
     doing: str = "saving",
     named: str = "",
-) -> tuple[Step, list[tuple[int, ...]]]:
-    """Return the newest step that every rank has committed, by each rank's own (`NO_STEP` for none), and all summaries.
+) -> tuple[list[Step], list[tuple[int, ...]]]:
+    """Return the newest step that each rank has committed (`NO_STEP` for none), and all summaries, both by rank.
 
-    All ranks call this function, with a `summary` of equal length; summaries are returned by rank. A rank without
-    communication goes by its own step. Where this rank could not save, its `failure` is raised; MsRecoverError when
-    another rank could not save, or is gone.
+    The oldest of them is the newest that every rank has committed. All ranks call this function, with a `summary` of
+    equal length. A rank without communication goes by its own step. Where this rank could not save, its `failure` is
+    raised; MsRecoverError when another rank could not save, or is gone.
     """
     own = (int(failure is not None), committed.epoch, committed.step, *summary)
     try:
@@ -127,8 +127,22 @@ def agree_floor(
             f"rank {job.rank} stops behind step {committed}: rank(s) {list_some(failed)} could not save their "
             "slices; see their logs"
         )
-    floor = min(Step(epoch, step) for _, epoch, step, *_ in answers)
-    return floor, [row[3:] for row in answers]
+    return [Step(epoch, step) for _, epoch, step, *_ in answers], [row[3:] for row in answers]
+
+
+def steps_apart(committed: Sequence[Step]) -> str | None:
+    """Return why no step can be resumed where ranks have committed different ones at one save, else None."""
+    by_step: dict[Step, list[int]] = {}
+    for rank, step in enumerate(committed):
+        by_step.setdefault(step, []).append(rank)
+    if len(by_step) == 1 or NO_STEP in by_step:
+        return None
+    steps = list_some((f"step {step} of rank(s) {list_some(ranks)}" for step, ranks in by_step.items()), separator="; ")
+    return (
+        f"ranks save different steps ({steps}), so that no step is that of all ranks and none can be resumed: their "
+        "epochs have unequal numbers of steps, or they save at different ones; give all ranks as many samples, or "
+        "save by steps (save_steps)"
+    )
 
 
 def rotate(

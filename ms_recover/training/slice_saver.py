@@ -388,10 +388,10 @@ class SliceSaver:
         """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
         values = self._rank_local.values(group, self._newest, contents, self._beside.buffers)
-        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary(), *self._doing)
+        committed, summaries = agree_floor(self._job, self._committed, failure, values.summary(), *self._doing)
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
-        if floor > NO_STEP:
+        if (floor := self._headline.floor(committed)) > NO_STEP:
             self._headline.say(floor, group, self._files.is_one_block)
         return floor
 

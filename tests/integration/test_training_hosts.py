@@ -24,13 +24,12 @@ def saved(tmp_path_factory):
     return folder, [json.loads(one.read_text()) for one in written]
 
 
-def test_rank_0_warns_once_where_no_host_may_be_lost(saved):
+def test_rank_0_says_once_that_there_is_one_host(saved):
     _, said = saved
     ((level, text),) = said[0]["one"]
-    assert level == "WARNING"
+    assert level == "INFO"
     assert "1_1: " in text
     assert "survives no host; smallest fatal loss: 1 host (1 of 1): node1 has every copy" in text
-    assert "recover-ckpt audit" in text
     assert said[1] == {"one": [], "two": []}
 
 

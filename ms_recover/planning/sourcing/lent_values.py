@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ms_recover.model.plan import StepAssessment
@@ -11,6 +12,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
 
 _MOST_NAMED = 8
+_NO_RECORD = "; taken for rank-local without a record; if they are no rank's own, a device or its memory is faulty"
 
 
 def borrowed_from(source: SliceFacts, differing: Iterable[str]) -> tuple[str, ...]:
@@ -43,16 +45,29 @@ def name_lent_values(facts: Facts, assessment: StepAssessment) -> list[str]:
     texts = [f"rank {rank}: {text}" for rank, _, text in lent[:_MOST_NAMED]]
     texts += [f"{len(lent) - _MOST_NAMED} more ranks have values of others"] if len(lent) > _MOST_NAMED else []
     lost = _lost(facts, assessment.step, {name for _, names, _ in lent for name in names})
-    return [*texts, RESUME_CHOICE] if lost else texts
+    return [*texts, *_name_seen(facts, assessment.step), *([RESUME_CHOICE] if lost else [])]
+
+
+def _name_seen(facts: Facts, step: Step) -> list[str]:
+    """Name the parameters that manifests show as rank-local, where none of the step records it."""
+    held = facts.counted_at(step)
+    recorded = frozenset[str]().union(*(one.recorded_local for one in held))
+    shown = {one.seen_local for one in held}
+    seen = [replace(one, names=_of_choice(facts, own_values(one.names - recorded))) for one in shown]
+    return sorted(f"{one}{_NO_RECORD}" for one in seen if one.names)
 
 
 def _lost(facts: Facts, step: Step, names: Collection[str]) -> tuple[str, ...]:
     if not names:
         return ()
     recorded = frozenset[str]().union(*(one.rank_local for one in facts.counted_at(step)))
+    return tuple(sorted(_of_choice(facts, (name for name in own_values(names) if name in recorded))))
+
+
+def _of_choice(facts: Facts, names: Iterable[str]) -> frozenset[str]:
+    """Return the parameters that the operator does not tolerate."""
     chosen = facts.options.tolerate
-    own = (name for name in own_values(names) if name in recorded)
-    return tuple(name for name in own if not any(fnmatchcase(name, pattern) for pattern in chosen))
+    return frozenset(name for name in names if not any(fnmatchcase(name, pattern) for pattern in chosen))
 
 
 def _lent(facts: Facts, assessment: StepAssessment) -> Iterator[tuple[int, tuple[str, ...], str]]:

@@ -86,7 +86,7 @@ def test_a_chosen_step_that_cannot_be_had_is_an_error_and_no_other_is_taken(tree
     for error in look(tree, "7_8"):
         assert isinstance(error, UnrecoverableError)
         assert "step 7_8: there is no slice of it" in str(error)
-        assert "step 3_8: step 7_8 was chosen" in str(error)
+        assert "step 3_8, 1_8: step 7_8 was chosen" in str(error)
 
 
 def test_a_fresh_start_takes_the_place_of_no_chosen_step(tmp_path):

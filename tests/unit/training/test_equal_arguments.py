@@ -124,7 +124,7 @@ def test_saves_of_different_steps_are_named_and_those_of_callbacks_are_not_compa
             2, lambda job: agree_floor(job, Step(1, 3 + job.rank), None, (), doing(job), f"saving {job.rank}")
         )
 
-    assert [floor for floor, _ in save(lambda job: "saving")] == [Step(1, 3)] * 2
+    assert [committed for committed, _ in save(lambda job: "saving")] == [[Step(1, 3), Step(1, 4)]] * 2
     errors = save(lambda job: f"saving step {job.rank}")
     assert all("rank 0 is saving 0, rank 1 is saving 1" in str(error) for error in errors)
 

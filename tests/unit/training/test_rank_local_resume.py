@@ -1,5 +1,6 @@
 """Where a rank loses the values that it alone has, the ranks go back, stop, or do what was chosen."""
 
+import logging
 import shutil
 from dataclasses import replace
 
@@ -85,6 +86,15 @@ def test_without_such_a_step_all_stop_and_the_choice_is_stated(tree):
     assert "'initial'" in str(errors[1])
 
 
+def test_the_refusal_is_one_line_with_the_reason_on_each_rank(tree, caplog):
+    lose(tree, OLD, NEW)
+    _, errors = resumed(tree)
+    reason = "rank 1 lacks step 2_8, 1_8: rank-local, lost: the own values of rank 1 in queue"
+    assert all(str(error).count(reason) == 1 for error in errors)
+    said = [one for one in caplog.records if "rank-local, lost: the own values" in one.getMessage()]
+    assert [one.levelname for one in said if one.levelno >= logging.WARNING] == ["WARNING"]
+
+
 @pytest.mark.parametrize("choice", ["peer", "initial"])
 def test_the_choice_makes_the_newest_step_available(tree, caplog, choice):
     lose(tree, OLD, NEW)
@@ -106,3 +116,27 @@ def test_parameters_that_may_differ_by_the_callers_word_are_taken_from_the_other
     shutil.rmtree(tree / "ckpt_dir1")
     assert resumed(tree, tolerate=("que*",)) == (NEW, [(), ()])
     assert "the values are those of rank 0" in caplog.text
+
+
+@pytest.fixture
+def unrecorded(tree):
+    """The same, with manifests that record nothing about it, as `SliceManifests` writes them."""
+    for path in tree.glob("ckpt_dir*/*.ckpt"):
+        manifest = read_manifest(f"{path}{MANIFEST_SUFFIX}")
+        write_manifest(str(path), replace(manifest, training=TrainingRecord(1)))
+    return tree
+
+
+def test_what_older_steps_show_is_refused_as_if_it_were_recorded(unrecorded, caplog):
+    lose(unrecorded, NEW)
+    assert resumed(unrecorded) == (OLD, [(), ()])
+    assert "rank 1, step 2_8: rank-local, lost: the own values of rank 1 in queue" in caplog.text
+
+
+@pytest.mark.parametrize("choice", ["peer", "initial"])
+def test_the_choice_holds_for_what_older_steps_show(unrecorded, choice):
+    lose(unrecorded, NEW)
+    assert resumed(unrecorded, choice) == (NEW, [(), OWN])
+    copied = read_manifest(f"{unrecorded}/ckpt_dir1/test-{NEW}.ckpt{MANIFEST_SUFFIX}")
+    assert copied.provenance.borrowed == OWN
+    assert resumed(unrecorded, "refuse") == (OLD, [(), ()])

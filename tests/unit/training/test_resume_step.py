@@ -68,6 +68,9 @@ def test_many_ranks_without_a_common_step_are_named_in_short():
             rows = [(1, 1) if len(numbers) == 2 else (0, rank % 7 + 1, 8, 1, 0) for rank in range(self.size)]
             return [tuple(numbers), *rows[1:]]
 
+        def gather_text(self, text, doing):
+            return [text] * self.size
+
     with pytest.raises(UnrecoverableError) as caught:
         find_common_step(Apart(0, 70, True), view(_1_8="keep"), "/tree")
     assert "rank(s) 0, 7, 14, 21, 28 and 5 more: 1_8; " in str(caught.value)

@@ -117,7 +117,7 @@ def test_a_rank_without_any_slice_of_that_run_does_not_take_another_one(root, tm
     remove(roots[3], 3, "test_1")
     outcomes = found(roots)
     assert {type(outcome) for outcome in outcomes} == {UnrecoverableError}
-    assert "rank 3 lacks step 3_4: its slices are of run old" in str(outcomes[3])
+    assert "rank 3 lacks step 3_4, 1_8: its slices are of run old" in str(outcomes[3])
     assert "--run old chooses it" in str(outcomes[3])
     assert aside(roots[0]) == []
     assert found(roots, run=OLD) == ("test-3_4.ckpt", RunStep(OLD, Step(3, 4), STARTED[OLD]))

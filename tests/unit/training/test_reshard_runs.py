@@ -1,0 +1,82 @@
+"""With ``reshard=True`` a run is chosen, brought back and named as without it, on as many ranks or on others."""
+
+import logging
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+from mindspore import nn  # noqa: E402
+
+from ms_recover.model.steps import Step  # noqa: E402
+from ms_recover.training import SliceSaver, resume, slice_saver  # noqa: E402
+from ms_recover.training.job import current_job  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from tests.support.trainings import files  # noqa: E402
+
+
+def network(value=0.0):
+    with suppress(SystemError):  # of the first operator, where MindSpore was built for an older numpy
+        ms.Tensor([1.0]) * 0.5
+    return nn.Dense(2, 2, weight_init=ms.Tensor(np.full((2, 2), value, np.float32)), bias_init="zeros")
+
+
+def train(root, monkeypatch, ranks, steps, value):
+    """Have ranks that are replicas save steps, whose weights are `value` and the step; return the run."""
+    jobs, made, networks = thread_jobs(ranks), [], []
+    for rank in range(ranks):
+        monkeypatch.setattr(slice_saver, "current_job", lambda rank=rank: jobs[rank] if ranks > 1 else current_job())
+        networks.append(network())
+        group = list(range(ranks)) if ranks > 1 else None
+        made.append(SliceSaver([networks[rank]], f"{root}/ckpt_dir{{rank}}", "net", group=group))
+
+    def work(rank):
+        with made[rank] as saver:
+            for step in steps:
+                networks[rank].weight.asnumpy()[...] = value + step
+                saver.save(step)
+
+    assert on_all(ranks, work) == [None] * ranks
+    return made[0].run_id
+
+
+@pytest.fixture(params=[1, 2], ids=["as many ranks", "cut anew"])
+def runs(request, tmp_path, monkeypatch):
+    """A tree with a run that was abandoned at step 3, and one begun from scratch that came to step 2."""
+    first = train(tmp_path, monkeypatch, request.param, (1, 2, 3), 0)
+    second = train(tmp_path, monkeypatch, request.param, (1, 2), 100)
+    return tmp_path, first, second
+
+
+def resumed(root, **options):
+    """Return the step that one rank resumes from, and its weight."""
+    found = network()
+    step = resume([found], root, prefix="net", reshard=True, **options).step
+    return step, float(found.weight.asnumpy()[0, 0])
+
+
+def test_a_run_that_was_set_aside_is_resumed(runs):
+    root, first, second = runs
+    assert resumed(root, run=first) == (Step(1, 3), 3.0)
+    assert resumed(root, run=second) == (Step(1, 2), 102.0)
+
+
+def test_an_abandoned_run_that_came_further_is_named(runs, caplog):
+    root, first, _ = runs
+    assert resumed(root) == (Step(1, 2), 102.0)
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    (line,) = [text for text in said if "training resumes from step 1_2" in text]
+    assert f"step 1_3 of run {first}" in line
+    assert "set aside" in line
+    assert f"run='{first}'" in line
+
+
+def test_where_it_cannot_be_resumed_every_slice_has_its_name_of_before(runs):
+    root, first, _ = runs
+    before = files(root)
+    with pytest.raises(Exception, match="weight"):
+        resume([nn.Dense(3, 2)], root, prefix="net", reshard=True, run=first)
+    assert files(root) == before
