@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
-from ms_recover.training.arguments import texts
-from ms_recover.training.experiment import experiment_of
 from ms_recover.training.job import TrainingJob
 
 _LONGEST = 80
@@ -67,11 +65,6 @@ def value_text(value: Any) -> str:
     return f"{text[:_LONGEST]}... ({hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
 
 
-def experiments_text(prefix: str | Iterable[str] | None) -> list[str] | None:
-    """Return the experiments that prefixes name: ranks may have prefixes that differ in the rank alone."""
-    return None if prefix is None else sorted(set(map(experiment_of, texts("prefix", prefix))))
-
-
 def or_not_given(value: Any) -> Text:
     """Return whether an argument is given, where its value may be the rank's own."""
     return NOT_GIVEN if value is None or (isinstance(value, tuple) and not value) else Text("given")
@@ -87,9 +80,9 @@ def _difference(name: str, rows: Sequence[Mapping[str, str]]) -> str:
     return f"{name} is " + list_some(values, _MOST_NAMED)
 
 
-def arguments_of_saver(prefix: str, async_save: bool, layouts: Any) -> dict[str, Any]:
+def arguments_of_saver(async_save: bool, layouts: Any) -> dict[str, Any]:
     """Return the arguments of a saver that all ranks must have alike.
 
-    How many slices a rank keeps, their format, its group and its layouts are its own.
+    The prefix, how many slices a rank keeps, their format, its group and its layouts are its own.
     """
-    return {"prefix": experiment_of(prefix), "async_save": async_save, "layouts": or_not_given(layouts)}
+    return {"async_save": async_save, "layouts": or_not_given(layouts)}

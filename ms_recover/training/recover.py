@@ -230,7 +230,7 @@ def recover_train(
     search = (
         make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
         .choosing(step, ckpt_file)
-        .of_program(given_experiments(prefix, listed, _savers_of(listed)), prefix)
+        .of_program(given_experiments(prefix, listed, _savers_of(listed)))
     )
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)

@@ -162,7 +162,7 @@ def resume(
     job, network = current_job(), as_cell(parameters)
     forget_waiting()
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix), prefix)
+    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:

@@ -17,7 +17,7 @@ from ms_recover.planning.lineage import RUN
 from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
-from ms_recover.training.equal_arguments import Text, experiments_text, or_not_given
+from ms_recover.training.equal_arguments import Text, or_not_given
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.resumed_experiment import Taken, agree_experiments
 from ms_recover.training.run import forget_resumed
@@ -43,8 +43,6 @@ class Search:
     """The step that was chosen; None for the newest one."""
     ckpt_file: str | None = None
     """The slice that it was chosen by, whose run is resumed."""
-    prefix: tuple[str, ...] | None = None
-    """The experiments that an argument named."""
     given: tuple[str, ...] = ()
     """The experiments of the program, empty where they are not known."""
     loaded: tuple[str, ...] = ()
@@ -60,7 +58,6 @@ class Search:
             "run": Text(f"{run!r} by {RUN}") if run is not None and self.from_environment else run,
             "ckpt_file": None if self.ckpt_file is None else Text(f"of step {self.step}"),
             "step": None if self.step is None or self.ckpt_file is not None else str(self.step),
-            "prefix": self.prefix,
             "newest": self.judging.newest,
             "tolerate": sorted(self.judging.tolerate),
             "fresh": self.fresh,
@@ -81,10 +78,9 @@ class Search:
         run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
         return self if run is None else self.in_run(run)
 
-    def of_program(self, given: tuple[str, ...], prefix: Any = None) -> Search:
-        """Return the search of a program with these experiments, of which it named those of `prefix` itself."""
-        named = self.prefix if prefix is None else tuple(experiments_text(prefix) or ())
-        return replace(self, given=given, prefix=named)
+    def of_program(self, given: tuple[str, ...]) -> Search:
+        """Return the search of a program with these experiments."""
+        return replace(self, given=given)
 
     def taking(self, taken: Taken) -> Search:
         """Return the search among the experiments that are candidates."""

@@ -137,7 +137,7 @@ class SliceSaver:
         self.directory, self.group_info = self._files.directory, self._files.group_info
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async, self._format = async_save, format
-        self._arguments = arguments_of_saver(prefix, async_save, layouts)
+        self._arguments = arguments_of_saver(async_save, layouts)
         self._doing, self._background, self._memory = ("saving", ""), Background(), HostMemory()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False

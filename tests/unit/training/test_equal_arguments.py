@@ -13,7 +13,6 @@ import numpy as np  # noqa: E402
 from ms_recover.training.equal_arguments import (  # noqa: E402
     Text,
     agree_arguments,
-    experiments_text,
     or_not_given,
     value_text,
     why_unequal,
@@ -77,11 +76,6 @@ def test_long_values_that_differ_behind_the_cut_have_other_texts():
     one, other = value_text("x" * 500 + "1"), value_text("x" * 500 + "2")
     assert one != other
     assert len(one) < 120
-
-
-def test_prefixes_that_differ_in_the_rank_alone_are_equal():
-    assert experiments_text("net_rank_0") == experiments_text("net_rank_1") == ["net"]
-    assert experiments_text(None) is None
 
 
 def test_whether_it_is_given_is_all_that_counts_of_a_rank_own_value():
