@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from html.parser import HTMLParser
+from dataclasses import dataclass
+from html import unescape
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +18,15 @@ from ms_recover.stores.store import Entry, EntryKind, FileInfo
 
 MOST_BYTES = 64 << 20
 """Longest listing that is read."""
+
+MOST_HTML = 4 << 20
+"""Longest page."""
+
+_MOST_ROWS, _MOST_COMMAS = 300_000, 2_000_000
+"""Brackets and commas of JSON: what its objects take in memory is bounded by them."""
+
+_TAG = re.compile(r"<(/?)([A-Za-z][^\s<>/]*)([^<>]*)>")
+_HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>=]+))""", re.IGNORECASE)
 _TITLES = ("Index of ", "Directory listing for ", "Directory: ")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _KINDS: dict[object, EntryKind] = {"file": "file", "directory": "folder"}
@@ -34,7 +44,7 @@ def parse_listing(data: bytes, content_type: str) -> list[Entry]:
     if kind == "application/json":
         return _sorted(_from_json(data))
     if kind in ("text/html", "application/xhtml+xml"):
-        return _sorted(_from_html(data.decode(errors="surrogateescape")))
+        return _sorted(_from_html(data))
     raise ValueError(f"it is {kind or 'of no type'}")
 
 
@@ -44,10 +54,16 @@ def _sorted(entries: Iterable[Entry]) -> list[Entry]:
     for name in found:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise ValueError(f"it has a file of the name {name!r}")
+        try:
+            name.encode(errors="surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"it has a file of the name {name!r}, with half a character at {error.start}") from None
     return [found[name] for name in sorted(found)]
 
 
 def _from_json(data: bytes) -> list[Entry]:
+    if data.count(b"{") + data.count(b"[") > _MOST_ROWS or data.count(b",") > _MOST_COMMAS:
+        raise ValueError("it has too many entries")
     try:
         rows = json.loads(data.decode(errors="surrogateescape"))
     except RecursionError:
@@ -76,10 +92,10 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _from_html(text: str) -> list[Entry]:
-    page = _Page()
-    page.feed(text)
-    page.close()
+def _from_html(data: bytes) -> list[Entry]:
+    if len(data) > MOST_HTML:
+        raise ValueError(f"it is a page of {len(data):,} bytes, more than {MOST_HTML:,}")
+    page = _read_page(data.decode(errors="surrogateescape"))
     if not page.title.strip().startswith(_TITLES):
         raise ValueError("it is a page and no listing")
     if not page.ended:
@@ -94,27 +110,41 @@ def _from_html(text: str) -> list[Entry]:
     return entries
 
 
-class _Page(HTMLParser):
-    """Collects the title, or else the first heading, the links, and whether the page has its end."""
+@dataclass(frozen=True)
+class _Page:
+    """The title, or else the first heading, of a page, its links, and whether it has its end."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.title = ""
-        self.links: list[str] = []
-        self.ended = False
-        self._within = ""
+    title: str
+    links: tuple[str, ...]
+    ended: bool
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.links += [value for name, value in attributes if name == "href" and value]
-        if tag in ("title", "h1") and not self.title:
-            self._within = tag
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._within:
-            self._within = ""
-        self.ended = self.ended or tag == "html"
+def _read_page(text: str) -> _Page:
+    """Read a page in time that grows with its length alone: each character is passed over once.
 
-    def handle_data(self, data: str) -> None:
-        if self._within:
-            self.title += data
+    A tag ends at the next ``<`` or ``>``, which servers escape in attributes. Unlike ``html.parser``, whose time grows
+    with the square of what is not closed, nothing is looked for twice.
+    """
+    title, within, links, ended, place = "", "", [], False, 0
+    for tag in _TAG.finditer(_without_comments(text)):
+        closes, name = tag[1] == "/", tag[2].lower()
+        if within and not title:
+            title = unescape(tag.string[place : tag.start()])
+        if closes:
+            within = "" if name == within else within
+            ended = ended or name == "html"
+        elif name in ("title", "h1") and not title:
+            within, place = name, tag.end()
+        elif name == "a" and (link := _HREF.search(tag[3])) is not None:
+            links.append(unescape(link[1] if link[1] is not None else link[2] if link[2] is not None else link[3]))
+    return _Page(title, tuple(link for link in links if link), ended)
+
+
+def _without_comments(text: str) -> str:
+    """Return a page without its comments; one that is not closed hides the rest."""
+    parts, place = [], 0
+    while (begin := text.find("<!--", place)) >= 0:
+        parts.append(text[place:begin])
+        end = text.find("-->", begin + 4)
+        place = end + 3 if end >= 0 else len(text)
+    return "".join((*parts, text[place:]))

@@ -1,8 +1,13 @@
 """Listings as web servers write them, and pages that are none."""
 
-import pytest
+import tracemalloc
+from html.parser import HTMLParser
 
-from ms_recover.stores.http_listing import parse_listing
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ms_recover.stores.http_listing import MOST_HTML, parse_listing
 
 NGINX = b"""<html>\r
 <head><title>Index of /run7/</title></head>\r
@@ -94,3 +99,75 @@ def test_a_name_that_leads_out_is_refused():
     page = PYTHON.replace(b"ckpt_dir0/", b"%2e%2e%2fetc/", 1)
     with pytest.raises(ValueError, match="etc"):
         parse_listing(page, HTML)
+
+
+PIECES = ("<", "<a ", "<a href=", '<a href="', "<!--", "<!---->", "<script>", "&#", "<title>", "<!", "<?", " ", " href")
+"""What a page may repeat without ever closing it."""
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_page_costs_time_by_its_length_alone(piece):
+    """The longest page is read within the limit of a test; ``html.parser`` took 13 s for 160 KB of some of these."""
+    begin = "<title>Index of /</title>"
+    data = (begin + piece * (MOST_HTML // len(piece))).encode()[:MOST_HTML]
+    with pytest.raises(ValueError, match="page and no listing|cut off"):
+        parse_listing(data, HTML)
+
+
+def test_a_longer_page_is_refused_unread():
+    with pytest.raises(ValueError, match="more than 4,194,304"):
+        parse_listing(b" " * (MOST_HTML + 1), HTML)
+
+
+@pytest.mark.parametrize("row", [b"{},", b"[],", b"0,", b'{"name":"f"},'])
+def test_json_costs_memory_by_a_bound(row):
+    data = b"[" + row * ((60 << 20) // len(row)) + b"0]"
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="too many entries"):
+        parse_listing(data, JSON)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_half_a_character_in_a_name_is_refused_with_its_place():
+    with pytest.raises(ValueError, match="with half a character at 2"):
+        parse_listing(b'[{"name":"ab\\ud800c","type":"file"}]', JSON)
+    [found] = parse_listing(b'[{"name":"ab\xff","type":"file"}]', JSON)  # a name of bytes that are no UTF-8
+    assert found.name == "ab\udcff"
+
+
+class Links(HTMLParser):
+    """The links as Python's own parser finds them."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "a":
+            self.found += [value for name, value in attributes if name == "href" and value]
+
+
+ATTRIBUTES = st.sampled_from(["", ' class="x"', " title='a name'", ' data-href="no"', " download"])
+NAMES = st.text("abc.%20&;'+-_~ ", min_size=1, max_size=8).filter(lambda name: name.strip(". "))
+
+
+@given(st.lists(st.tuples(NAMES, ATTRIBUTES, ATTRIBUTES, st.sampled_from(["a", "A"])), max_size=8), st.booleans())
+def test_links_are_those_of_python_own_parser(rows, commented):
+    lines = [f'<{tag}{one} href="{name}"{other}>{name}</{tag}>' for name, one, other, tag in rows]
+    if commented:
+        lines.insert(0, '<!-- <a href="hidden">hidden</a> -->')
+    page = "<html><head><title>Index of /</title></head><body>" + "\n".join(lines) + "</body></html>"
+    links = Links()
+    links.feed(page)
+    expected = {unquoted for link in links.found if (unquoted := named(link)) is not None}
+    assert {one.name for one in parse_listing(page.encode(), HTML)} == expected
+
+
+def named(link):
+    from urllib.parse import unquote
+
+    path = link.removeprefix("./").partition("?")[0].partition("#")[0]
+    name = unquote(path, errors="surrogateescape")
+    return None if not path or path.startswith("/") or name in (".", "..") else name
