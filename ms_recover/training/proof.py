@@ -164,7 +164,7 @@ class ResumeLine:
                 Proof({subject: tuple(found) for subject, found in doubts.items()}, tuple(notes))
                 for _, doubts, notes in rows
             ]
-            _print(text_of(source, [other for other, *_ in rows], proofs, time.time(), self._subjects))
+            say_line(text_of(source, [other for other, *_ in rows], proofs, time.time(), self._subjects))
 
 
 class _Thread(threading.local):
@@ -208,8 +208,8 @@ def is_quiet(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get(QUIET, "") not in ("", "0")
 
 
-def _print(text: str) -> None:
-    """Print a line; stderr, where warnings go, so that it stands among them and stdout stays the program's."""
+def say_line(text: str) -> None:
+    """Print a line; to stderr, where warnings go, so that it stands among them and stdout stays the program's."""
     if not is_quiet():
         print(f"ms_recover: {text}", file=sys.stderr, flush=True)  # noqa: T201
 

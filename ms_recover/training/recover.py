@@ -24,9 +24,9 @@ from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import compile_network
+from ms_recover.training.network import OwnSlice, compile_network
 from ms_recover.training.position import Feed, Position, agree_position
-from ms_recover.training.proof import forget_line
+from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, why_unproven
 from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.resuming import Resumption
@@ -290,7 +290,7 @@ def recover_train(
     with _position_kept(dataset):
         load_found(found, load, state, model, trains=resumed.trained)
         if not resumed.trained:
-            _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
+            _say_finished(own, str(ended), as_asked=done == last * batch_num, prints=job.rank == 0)
             return resumed
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(drawn)
@@ -299,6 +299,18 @@ def recover_train(
         with prover.watching():
             train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
     return resumed
+
+
+def _say_finished(own: OwnSlice, ended: str, *, as_asked: bool, prints: bool) -> None:
+    """Say that nothing is left to train; no warning where the training has come just as far as the program asks.
+
+    A script with several trainings comes here in each start behind the end of the first.
+    """
+    _log.log(
+        logging.INFO if as_asked else logging.WARNING, "%s: %s; it is loaded, and nothing is left to train", own, ended
+    )
+    if prints:
+        say_line(f"step {own.step} is loaded, and nothing is left to train: {ended} ({own.path})")
 
 
 def _changes(found: Found | Resharded, dataset: Any, state: RunState | None) -> list[str]:

@@ -181,6 +181,20 @@ def test_when_all_epochs_are_done_the_weights_are_loaded(whole, tree):
     assert files(tree) == before
 
 
+@pytest.mark.parametrize(("epochs", "level"), [(EPOCHS, "INFO"), (EPOCHS - 1, "WARNING")])
+def test_a_training_that_is_done_as_asked_is_no_warning_and_one_printed_line(tree, caplog, capfd, epochs, level):
+    """A script with two trainings is started again behind the first of them; one that asks for less is warned."""
+    caplog.set_level("INFO", "ms_recover")
+    assert not recover_train(make_model(seed=9), make_dataset(), tree, epochs, [checkpoint(tree)]).trained
+    told = [one for one in caplog.records if "nothing is left to train" in one.getMessage()]
+    assert [one.levelname for one in told] == [level]
+    assert {one.levelname for one in caplog.records} == {"INFO", level}
+    printed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ms_recover: ")]
+    path = tree / "ckpt_dir0/test-3_8.ckpt"
+    line = f"step 3_8 is loaded, and nothing is left to train: all {epochs} epochs are done ({path})"
+    assert printed == [f"ms_recover: {line}"]
+
+
 def test_what_the_network_lacks_is_named(tree, caplog):
     network = trainings.make_network()
     network[0].weight.requires_grad = False
