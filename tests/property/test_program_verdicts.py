@@ -1,5 +1,7 @@
 """The judge of random programs: it sees what is silent, and what a message names that there is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support import random_programs as programs
@@ -87,6 +89,32 @@ def test_a_word_on_samples_does_not_excuse_other_weights():
             rest = [it for it in causes_of(one) if it.first != cause.first]
             found = verdict_of(one, Seen(equal=False, trained=True, first=other, warnings=(cause.name,)))
             assert found.kind == "silent" or any(it.is_named(cause.name) for it in rest)
+
+
+def test_what_is_not_the_same_twice_by_itself_is_not_judged():
+    """Whether it differs behind a resume or before; but a dataset that nothing seeds must be named at a resume."""
+    for one in PROGRAMS:
+        names = {cause.name for cause in causes_of(one)}
+        stops = any(cause.effect == "stops" for cause in causes_of(one))
+        for seen in (Seen(equal=False, trained=True), Seen(equal=False, repeatable=False, resumed=False)):
+            found = verdict_of(one, replace(seen, repeats=False))
+            must_say = seen.resumed and ("unseeded" in names or stops)
+            assert (found.kind == "silent") == must_say, one
+            assert verdict_of(one, replace(seen, lost="went back")).kind == "silent" or not seen.resumed
+            assert verdict_of(one, replace(seen, repeats=False, failure="died")).kind == "silent"
+
+
+def test_only_the_loss_function_of_a_loop_that_no_saver_is_given_cannot_be_seen():
+    """As docs/resume.md says; what differs elsewhere, or before the change, or was given, is silent."""
+    of_loops = [draw_program(number) for number in range(40_000)]
+    of_loops = [one for one in of_loops if one.trainer == "loop" and one.change == "loss" and len(causes_of(one)) < 3]
+    assert {one.gives_loss for one in of_loops} == {True, False}
+    for one in of_loops:
+        seen = Seen(equal=False, trained=True, first="loss")
+        assert verdict_of(one, seen).kind == ("silent" if one.gives_loss else "not judged")
+        for other in (replace(seen, earlier=True), replace(seen, first="batch"), replace(seen, lost="went back")):
+            assert verdict_of(one, other).kind == "silent"
+    assert not any(cause.effect == "unseen" for one, cause in CAUSED if one.change != "loss" or one.trainer != "loop")
 
 
 def test_a_refusal_names_what_there_is_and_trains_nothing():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tests.support.random_programs import (
@@ -20,9 +20,9 @@ from tests.support.random_programs import (
     Program,
 )
 
-Effect = Literal["stops", "differs", "noted"]
+Effect = Literal["stops", "differs", "noted", "unseen"]
 """Nothing may be trained; the training goes on exactly, or a message says why not; it goes on exactly, and a message
-that says so is deserved."""
+that says so is deserved; it goes on otherwise, and docs/resume.md says that this is not seen."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Cause:
 
 SAMPLES = r"sample|batch|dataset|shuffl|seed|fast_recovery"
 TOUCHED = "touched slices of another training"
+NO_REPEAT = "the undisturbed run is not the same each time"
 PARAMETERS = r"slice lacks|does not fit|not used|parameter|shape"
 ALWAYS = r"state_dict|no slices|set aside|superseded|given up|removed|brought back|left unfinished|uncommitted"
 """What may always be said: the line on callbacks without a state, what a start does with the slices that an interrupted
@@ -95,7 +96,9 @@ def causes_of(program: Program) -> list[Cause]:
 
 def _of_samples(program: Program) -> Iterator[Cause]:
     again = program.retry in ("model", "same")
-    if program.change in _OF_CHANGES:
+    if program.change == "loss" and program.trainer == "loop" and not program.gives_loss:
+        yield replace(_OF_CHANGES["loss"], effect="unseen")
+    elif program.change in _OF_CHANGES:
         yield _OF_CHANGES[program.change]
     if program.shuffle == "unseeded":
         yield Cause("unseeded", "differs", r"seed|shuffl|sample", "samples")
@@ -199,6 +202,12 @@ class Seen:
     """The kind of the first event of a leg that differs: ``batch``, ``values``, ``loss``, ``begin`` or ``end``."""
     repeatable: bool = True
     """Whether the first leg, which resumes nothing, is equal to the undisturbed run."""
+    earlier: bool = False
+    """Whether a leg before the last, before the change, differs."""
+    repeats: bool = True
+    """Whether the undisturbed run has the same bits each time; False where several of it differ among themselves."""
+    resumed: bool = True
+    """Whether any leg after the first began."""
     whole: bool = True
     """Whether each resume began at the beginning of an epoch."""
     lost: str | None = None
@@ -248,6 +257,11 @@ def verdict_of(program: Program, seen: Seen) -> Verdict:
     named = _named(causes if seen.equal else effective, words)
     if named:
         return Verdict("warned", ", ".join(named))
+    if seen.lost is None and not seen.repeats and not _must_be_named(effective, seen):
+        return Verdict("not judged", NO_REPEAT)
+    unseen = [cause.name for cause in effective if cause.effect == "unseen"]
+    if seen.lost is None and unseen and not seen.earlier:
+        return Verdict("not judged", f"cannot be seen: {', '.join(unseen)}")
     return Verdict("silent", seen.lost or ", ".join(marks_of(program)) or "nothing out of the ordinary")
 
 
@@ -273,7 +287,14 @@ def _of_unrepeatable(program: Program, effective: Collection[Cause], seen: Seen)
         return Verdict("warned", ", ".join(named))
     if seen.whole and any(cause.name == "unseeded" for cause in effective):
         return Verdict("not judged", "each run has another order")
+    if seen.lost is None and not seen.repeats and not _must_be_named(effective, seen):
+        return Verdict("not judged", NO_REPEAT)
     return Verdict("silent", ", ".join(marks_of(program)) or "two runs that nothing disturbs differ")
+
+
+def _must_be_named(effective: Collection[Cause], seen: Seen) -> bool:
+    """Whether a message must say why no two runs are the same: a resume sees a dataset that is shuffled unseeded."""
+    return seen.resumed and any(cause.name == "unseeded" for cause in effective)
 
 
 def _named(causes: Collection[Cause], texts: Collection[str]) -> list[str]:

@@ -118,6 +118,8 @@ def see(program: Program, alone: Leg, legs: Sequence[Leg], touched: str | None) 
         trained=last.trained,
         first=next((_KIND.findall(one)[0] for one in differences if one is not None and _KIND.search(one)), None),
         repeatable=differences[0] is None,
+        earlier=any(differences[:-1]),
+        resumed=len(legs) > 1,
         whole=all(leg.whole for leg in resumed),
         lost=touched or _went_back(resumed[:-1] if program.change == "newest flipped" else resumed),
         sound=last.committed > 0,

@@ -29,6 +29,7 @@ class Loop:
         self.network = make_network(program)
         self.optimizer = make_optimizer(program, self.network)
         loss_of = make_loss(program)
+        self.parts = [self.network, *([loss_of] if program.gives_loss else []), self.optimizer]
 
         def forward(x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
             return loss_of(self.network(x), y)
@@ -38,7 +39,7 @@ class Loop:
         self.saver = None
         if saving:
             self.saver = SliceSaver(
-                [self.network, self.optimizer],
+                self.parts,
                 f"{root}/ckpt_dir{{rank}}",
                 program.prefix,
                 program.keep,
@@ -54,8 +55,7 @@ class Loop:
         if self.saver is not None:
             known = inspect.signature(resume).parameters
             options = {"prefix": self.program.prefix} if "prefix" in known else {}
-            parts = [self.network, self.optimizer]
-            resumed = resume(parts, str(self.root), fresh="start", dataset=self.data, **options)
+            resumed = resume(self.parts, str(self.root), fresh="start", dataset=self.data, **options)
             done = resumed.step.step if resumed.step else 0
         one_for_all = self.program.iterators == "all"
         batches = self._iterator(resumed, done, epochs) if one_for_all else None

@@ -94,7 +94,8 @@ class Network(nn.Cell):
         elif self.kind == "held":
             mean = ops.stop_gradient(hidden.mean(axis=0, keep_dims=True))
             hidden = hidden - self.holder.mean * 0.5
-            ops.assign(self.holder.mean, self.holder.mean * 0.75 + mean * 0.25)
+            after = self.holder.mean * 0.75 + mean * 0.25
+            ops.assign(self.holder.mean, ops.depend(after, hidden))  # graph mode may assign it before it is read
         return self.last(hidden)
 
 
