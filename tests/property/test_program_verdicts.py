@@ -128,6 +128,16 @@ def test_a_refusal_names_what_there_is_and_trains_nothing():
             assert (found.kind, found.undeserved) == ("refused", ())
 
 
+def test_without_a_slice_only_the_refusal_that_says_so_is_not_judged():
+    nothing = "no rank has a slice under /tree: name the folder, or train from the start with fresh='start'"
+    gan = "parameters: two are named global_step, so that a slice could not hold both; update_parameters_name"
+    for one in PROGRAMS:
+        assert verdict_of(one, Seen(equal=False, refusal=nothing, sound=False)).kind == "not judged"
+        found = verdict_of(one, Seen(equal=False, refusal=gan, sound=False))
+        assert found.kind == "refused"
+        assert found.undeserved == () or one.network != "gan" or one.renames
+
+
 def test_a_refusal_does_not_excuse_what_it_did_to_others():
     for one, cause in CAUSED:
         assert verdict_of(one, Seen(equal=False, refusal=cause.name, lost=f"{TOUCHED}: a")).kind == "silent"

@@ -275,7 +275,7 @@ def _of_refusal(causes: Collection[Cause], seen: Seen) -> Verdict:
     text = seen.refusal or ""
     if seen.trained:
         return Verdict("silent", f"refused after it had trained: {text}")
-    if not seen.sound and re.search(r"slice", text):
+    if not seen.sound and re.search(r"no rank has a slice|no slice|without a slice|every slice", text):
         return Verdict("not judged", "no slice is left")
     named = _named(causes, [text])
     return Verdict("refused", ", ".join(named) or "without a cause", () if named else (text,))
