@@ -186,18 +186,18 @@ def test_a_slice_is_put_together_from_two_servers(tmp_path, recover_ckpt):
     here, first, second = split(whole, tmp_path, here=(0,), first=(1,), second=(2,))
     with serving(first, second) as [one, two]:
         (here / "ckpt_dir0" / NAME).unlink()
+        saved = content(here, 0, f"{NAME}.manifest.json")
         away = ["--from", one.address, "--from", two.address, "--world-size", "4"]
         planned = recover_ckpt("plan", here, *away, "--json").json
         assert [(action["kind"], action["rank"]) for action in planned["actions"]] == [("compose", 0), ("compose", 3)]
         done = recover_ckpt("apply", here, *away)
         assert done.code == 0, done.out + done.err
-    for rank in (0, 3):
-        assert content(here, rank) == content(whole, rank)
-        told = json.loads(content(here, rank, f"{NAME}.manifest.json"))
-        sources = told["provenance"]["sources"]
-        assert "ms_recover" not in str(sources)
-        assert {"rank": 1, "path": f"ckpt_dir1/{NAME}", "host": str(one.address)} in sources
-        assert {"rank": 2, "path": f"ckpt_dir2/{NAME}", "host": str(two.address)} in sources
+    assert [content(here, rank) for rank in (0, 3)] == [content(whole, rank) for rank in (0, 3)]
+    assert content(here, 0, f"{NAME}.manifest.json") == saved  # which the bytes have again
+    sources = json.loads(content(here, 3, f"{NAME}.manifest.json"))["provenance"]["sources"]
+    assert "ms_recover" not in str(sources)
+    assert {"rank": 1, "path": f"ckpt_dir1/{NAME}", "host": str(one.address)} in sources
+    assert {"rank": 2, "path": f"ckpt_dir2/{NAME}", "host": str(two.address)} in sources
     assert not leftovers(here)
     assert not [path for path in here.iterdir() if not path.name.startswith("ckpt_dir")]
 

@@ -11,7 +11,7 @@ from tests.support.sample import SAMPLE
 
 if __name__ == "__main__":
     # the collectives between steps answer zeros: every rank says what this one says
-    TrainingJob.gather = lambda self, numbers: [tuple(numbers)] * self.size
+    TrainingJob.gather = lambda self, numbers, doing="", *, named="": [tuple(numbers)] * self.size
     sys.path.insert(0, str(SAMPLE))
     del sys.argv[0]
     sys.exit(importlib.import_module(sys.argv[0]).main())
