@@ -77,6 +77,8 @@ class Facts:
         Prefixes of slices that training saved with manifests, so that one without is not committed.
     notes : tuple of Note
         Evidence that was not used.
+    trials : tuple of SliceFile
+        The slices that show whether rank lists or layouts are right, where these contradict each other.
     """
 
     inventory: Inventory
@@ -93,6 +95,7 @@ class Facts:
     tolerance: Tolerance
     committing: frozenset[str]
     notes: tuple[Note, ...] = ()
+    trials: tuple[SliceFile, ...] = ()
 
     @property
     def lost(self) -> frozenset[int]:
@@ -298,6 +301,7 @@ def gather_facts(
             evidence,
             find_stages(strategies, world.ranks, {name for name in named if name}),
             find_word(options, world.ranks),
+            contents,
         )
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for step in inventory.part.steps if inventory.part is not None else ():
@@ -330,4 +334,5 @@ def gather_facts(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
         ),
         notes=tuple(notes),
+        trials=claims.trials,
     )

@@ -205,6 +205,7 @@ def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrit
     have = {file.rank for file in facts.inventory.group_files if file.place is not None and file.info is not None}
     places = {file.rank: file.place for file in facts.inventory.group_files if file.place is not None}
     writes = []
+    have.update(groups.contested)  # nothing shows that the list is right
     for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
         place = places[peers[0]] if peers else None
@@ -215,7 +216,10 @@ def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrit
 
 def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
     notes = [Note(file.path, file.problem) for file in facts.inventory.group_files if file.problem is not None]
-    if any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
+    if facts.groups.contested and facts.stages.contradicts is not None:
+        text = "nothing shows which is right, so that only ranks which both call the same lend each other slices"
+        notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; {text}"))
+    elif any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
         notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; the rank lists are used"))
     for action in actions:
         for path in left_beside(facts, action.rank, action.target):

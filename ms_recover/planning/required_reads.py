@@ -20,7 +20,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     layouts, and of one more step what would be composed there by the same layouts, to see whether these are right.
     Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on its
     structure alone, those of its group's older steps that have its size. Where a rank has no source because nothing
-    says who holds the same, those that show it; where contents may contradict the operator's word, those that decide
+    says who holds the same, those that show it; where rank lists and layouts contradict each other, those that show
+    which are right; where contents may contradict the operator's word, those that decide
     it.
     """
     if planned.parts:
@@ -39,7 +40,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     trial = _trial_reads(facts, plan)
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
     unclaimed = None if plan.disagreements else ranks_without_claim(facts, plan.recoverable, plan.rejected_steps)
-    wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
+    wanted = [*facts.trials, *planned.compared.unread]
+    wanted += slices_to_compare(facts, unclaimed) if unclaimed is not None else ()
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size

@@ -164,6 +164,20 @@ def test_a_list_of_rates_comes_from_slices_of_two_groups(manifests: str) -> None
         )
 
 
+@pytest.mark.parametrize("size", [(4, 1), (2, 2), (4, 2)])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_rank_lists_of_another_job_give_no_rank_the_part_of_others_where_a_rank_is_lost(
+    size: tuple[int, int], ranks: int
+) -> None:
+    """Right strategy files name other replicas, and nothing else says anything."""
+    job = plain_job(*size)
+    groups = {rank: tuple(range(rank // ranks * ranks, rank // ranks * ranks + ranks)) for rank in range(job.size)}
+    options = PlanOptions(world_size=job.size)
+    for faults in (lost(0), lost(job.size - 1), lost(1, 2)):
+        for chosen in (options, replace(options, quick=True)):
+            lawful(Scene(job=job, faults=faults, lists=OTHER_JOB, foreign_groups=groups, options=chosen))
+
+
 @pytest.mark.parametrize("strategies", [RIGHT, MISSING])
 @pytest.mark.parametrize("kind", ["flip", "lost slice"])
 def test_the_manifest_of_a_damaged_slice_refuses_no_values_that_another_rank_lends(kind: str, strategies: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ms_recover.errors import ContradictionError
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import GroupFile, SliceFile
+from ms_recover.planning.redundancy.contested import find_contested
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
 from ms_recover.planning.redundancy.stages import Stages
 from ms_recover.planning.redundancy.word import NO_WORD, Word, add_word
@@ -18,22 +19,32 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """The groups and layouts that are used, and the rank lists that are not, each path with the reason."""
+    """The groups and layouts that are used, and the rank lists that are not, each path with the reason.
+
+    `trials` are the slices that show whether lists or layouts are right, where these contradict each other.
+    """
 
     groups: GroupMap
     stages: Stages
     rejected_lists: dict[str, str]
+    trials: tuple[SliceFile, ...] = ()
 
 
 def settle_claims(
-    lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages, word: Word = NO_WORD
+    lists: Sequence[GroupFile],
+    slices: Sequence[SliceFile],
+    stages: Stages,
+    word: Word = NO_WORD,
+    contents: Contents = NOTHING_READ,
 ) -> Claims:
     """Merge the rank lists, settle the contradictions between them and the layouts, and add the operator's word.
 
     A list that the layouts contradict is rejected when more lists, and manifests of training and recovery, name exactly
-    the ranks that the layouts do, and no manifest states it. Otherwise the layouts are not used. Sealed manifests do
-    not count: sealing takes its groups from the lists. Where the operator says something, manifests that rest on an
-    earlier word do not count either.
+    the ranks that the layouts do, and no manifest states it. Otherwise, where no manifest and no operator states the
+    list, contents decide: it is rejected where they show the layouts, the layouts are not used where they show the
+    lists; where they show neither, the layouts are not used, and only ranks are together that the layouts call the same
+    as well. Sealed manifests do not count: sealing takes its groups from the lists. Where the operator says something,
+    manifests that rest on an earlier word do not count either.
 
     Raises
     ------
@@ -51,10 +62,20 @@ def settle_claims(
     groups = merge_groups([file for file in lists if file.path not in rejected], slices)
     if not wrong or rejected:
         wrong = _contradictions({ranks[0]: ranks for ranks in groups.members.values()}.values(), stages, alike)
+    trials: tuple[SliceFile, ...] = ()
     if wrong:
-        group, problem = min(wrong.items())
-        stage = next(stages.of(rank) for rank in group if rank in alike)
-        stages = Stages(problem=problem, contradicts=stages.paths[stage])
+        settled = {rank for ranks in word.groups for rank in ranks}
+        settled.update(rank for file in lists if file.place is None and file.info for rank in file.info.sorted_ranks)
+        contested = find_contested(wrong, stages, slices, contents, settled)
+        groups, trials = contested.split(groups), contested.trials
+        if contested.reasons.keys() == wrong.keys() and contested.shows_layouts:
+            against = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
+            rejected |= {path: f"{wrong[of]} and the contents of slices" for path, of in against if of in wrong}
+            groups = merge_groups([file for file in lists if file.path not in rejected], slices)
+        else:
+            group, problem = min(wrong.items())
+            stage = next(stages.of(rank) for rank in group if rank in alike)
+            stages = Stages(problem=problem, contradicts=stages.paths[stage])
     if stages.problem is None:
         named = slices if word.complete else ()
         for group, why in sorted(_contradictions(word.groups, stages, alike, named, by="the operator's word").items()):
@@ -63,7 +84,7 @@ def settle_claims(
                 f"{option} is contradicted: {why}; leave it out, because layouts say more, correct it, or name the "
                 "right --strategy if that file is of another run"
             )
-    return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=unstated | rejected)
+    return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=unstated | rejected, trials=trials)
 
 
 def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) -> dict[str, str]:
@@ -153,7 +174,7 @@ def _contradictions(
             found[group] = (
                 f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
-        elif slices and len(group) < len(same) and _is_complete(stages, stages.of(first), slices):
+        elif slices and len(group) < len(same) and stages.names_all(stages.of(first), slices):
             other = min(same.difference(group))
             found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
     return found
@@ -168,12 +189,3 @@ def _cut_between(stages: Stages, one: int, other: int) -> str:
         if stages.of(other) != stages.of(one) or cut.parts[one % devices] != cut.parts[other % devices]
     )
     return next(differ).layout.parameter
-
-
-def _is_complete(stages: Stages, stage: int, slices: Sequence[SliceFile]) -> bool:
-    """Whether the layouts of a stage name every parameter of its slices but scalars, as far as these can be read."""
-    named = stages.layouts[stage]
-    lists = {file.parameters for file in slices if file.parameters and stages.of(file.rank) == stage}
-    return bool(lists) and all(
-        parameter.name in named or prod(parameter.shape) == 1 for parameters in lists for parameter in parameters
-    )

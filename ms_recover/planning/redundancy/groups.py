@@ -20,12 +20,14 @@ class GroupMap:
     """For every rank that some list names, the ranks that hold the same slice, ascending, itself included.
 
     `sources` has the path of a list that names it, its own first. `claimed` has the ranks that the operator alone
-    groups, each with the option that does.
+    groups, each with the option that does. `contested` has the ranks whose list names more ranks than are in their
+    group here, because layouts contradict it, each with the reason.
     """
 
     members: dict[int, tuple[int, ...]]
     sources: dict[int, str]
     claimed: Mapping[int, str] = field(default_factory=dict)
+    contested: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, rank: int) -> tuple[int, ...]:
         """Return the group of `rank`; itself alone when no list names it."""

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
@@ -78,6 +79,14 @@ class Stages:
                 count = Counter(cut.parts)
                 found.update(rank for rank, part in zip(self.ranks(stage), cut.parts, strict=False) if count[part] > 1)
         return frozenset(found)
+
+    def names_all(self, stage: int, slices: Iterable[SliceFile]) -> bool:
+        """Whether layouts name every parameter of a stage's slices but scalars, as far as these can be read."""
+        named = self.layouts[stage]
+        lists = {file.parameters for file in slices if file.parameters and self.of(file.rank) == stage}
+        return bool(lists) and all(
+            parameter.name in named or prod(parameter.shape) == 1 for parameters in lists for parameter in parameters
+        )
 
     def why_unknown(self, rank: int) -> str | None:
         """Return why it is not known how the parameters of a rank are cut, None when it is."""

@@ -212,7 +212,9 @@ def _copy_within_group(
     able = [one for other in others if isinstance(one := holdings[other], Sound)]
     if not able:
         states = ", ".join(f"rank {other} {_state(holdings[other])}" for other in others)
-        return f"nobody else of its group {list(group)} has a sound slice ({states})"
+        doubt = facts.groups.contested.get(rank)
+        more = f"; {doubt}{_WHICH_IS_RIGHT}" if doubt is not None else ""
+        return f"nobody else of its group {list(group)} has a sound slice ({states}){more}"
     able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
     unlike = {one.one.rank: why_no_replica(facts, rank, one.one) for one in able}
     able = [one for one in able if unlike[one.one.rank] is None]
@@ -237,6 +239,9 @@ def _copy_within_group(
     reason = f"{holding.reason}; {ground}"
     evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
     return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=borrowed)
+
+
+_WHICH_IS_RIGHT = ": name the right rank lists with --group-info, or remove the strategy file if it is of another job"
 
 
 def _lent(one: Sound) -> tuple[str, ...]:
@@ -272,6 +277,8 @@ def _why_no_copy(
         return "no group_info.pb says who holds the same slice"
     if not others and rank in facts.groups.claimed:
         return f"by {facts.groups.sources[rank]}: no other rank is sure to hold the same slice"
+    if not others and rank in facts.groups.contested:
+        return facts.groups.contested[rank] + _WHICH_IS_RIGHT
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
     conflict = judgement.structure.conflicts.get((group, judgement.step))

@@ -2,10 +2,12 @@
 
 import pytest
 
+from ms_recover.model.contents import Contents
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.stages import Stages
-from tests.support.inventories import group_file, slice_file
+from tests.support.inventories import OLDER, STEP, group_file, slice_file
+from tests.unit.planning.judging.test_votes import digests
 from tests.unit.planning.test_contents import backed
 
 SLICES = [slice_file(rank) for rank in range(4)]
@@ -26,6 +28,10 @@ PAIRS = stages(*NAMES)
 """Ranks 0 and 2 hold the same by these layouts, and 1 and 3."""
 
 
+def read(values, step=STEP):
+    return Contents({f"ckpt_dir{rank}/test-{step}.ckpt": digests(value) for rank, value in values.items()})
+
+
 def test_lists_and_layouts_that_agree_are_both_used():
     claims = settle_claims(lists((0, 2), (1, 3)), SLICES, PAIRS)
     assert claims.stages is PAIRS
@@ -44,7 +50,8 @@ def test_a_list_that_the_layouts_and_more_lists_contradict_is_not_used():
 
 
 def test_layouts_that_as_many_lists_contradict_as_agree_are_not_used():
-    claims = settle_claims([group_file(0, [0, 1]), group_file(3, [3])], SLICES, stages(*NAMES))
+    told = [group_file(0, [0, 1]), group_file(3, [3])]
+    claims = settle_claims(told, SLICES, stages(*NAMES), contents=read({0: "aaaa", 1: "aaaa"}))
     assert claims.stages.contradicts == "strategy.ckpt"
     assert "ranks 0 and 1 hold the same slice" in claims.stages.problem
     assert claims.groups.of(0) == (0, 1)
@@ -126,3 +133,64 @@ def test_a_list_that_one_manifest_contradicts_is_used():
     one = backed(SLICES[0], "a", group=(0, 2))
     claims = settle_claims(lists((0, 1, 2, 3)), [one, *SLICES[1:]], Stages())
     assert claims.groups.of(0) == (0, 1, 2, 3)
+
+
+def test_contents_show_that_the_lists_are_right_for_a_rank_that_is_lost():
+    there = [file for file in SLICES if file.rank != 1]
+    told = lists((0, 1), (2, 3))
+    claims = settle_claims(told, there, PAIRS, contents=read({0: "aaaa", 2: "bbbb", 3: "bbbb"}))
+    assert (claims.groups.of(1), claims.groups.contested) == ((0, 1), {})
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert {file.rank for file in claims.trials} == {2, 3}
+
+
+def test_contents_show_that_the_layouts_are_right_against_the_lists():
+    told = lists((0, 1, 2, 3))
+    claims = settle_claims(told, SLICES, PAIRS, contents=read({0: "aaaa", 1: "bbbb", 2: "aaaa", 3: "bbbb"}))
+    assert claims.stages is PAIRS
+    assert len(claims.rejected_lists) == 4
+    assert "the contents of slices" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert not claims.groups.knows(0)
+
+
+@pytest.mark.parametrize("values", [{}, {0: "aaaa", 1: "bbbb", 2: "cccc", 3: "dddd"}], ids=["unread", "all different"])
+def test_where_nothing_decides_only_ranks_are_together_that_lists_and_layouts_call_the_same(values):
+    claims = settle_claims(lists((0, 1, 2, 3)), SLICES, PAIRS, contents=read(values))
+    assert [claims.groups.of(rank) for rank in range(4)] == [(0, 2), (1, 3), (0, 2), (1, 3)]
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "no slices show which is right" in claims.groups.contested[0]
+    assert len(claims.trials) == 4
+
+
+def test_layouts_that_leave_out_a_parameter_call_no_ranks_the_same():
+    claims = settle_claims(lists((0, 1, 2, 3)), SLICES, stages(NAMES[0], named=NAMES[:1]))
+    assert [claims.groups.of(rank) for rank in range(4)] == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_slice_in_the_wrong_place_does_not_confirm_a_list_that_another_step_refutes():
+    """Beside the name of rank 1 lies the slice of rank 0."""
+    older = [slice_file(rank, OLDER) for rank in range(2)]
+    there = [*SLICES[:2], *older]
+    contents = read({0: "aaaa", 1: "aaaa"}).merged(read({0: "bbbb", 1: "cccc"}, OLDER))
+    claims = settle_claims(lists((0, 1)), there, PAIRS, contents=contents)
+    assert claims.groups.of(0) == (0,)
+
+
+def test_lists_that_the_operator_names_stand_against_the_layouts():
+    given = [group_file(rank, [0, 1], outside=True) for rank in (0, 1)]
+    claims = settle_claims(given, SLICES, PAIRS)
+    assert (claims.groups.of(0), claims.groups.contested) == ((0, 1), {})
+
+
+def test_a_sealed_manifest_of_the_same_ranks_keeps_the_list():
+    sealed = [backed(SLICES[0], "a", origin="sealed", group=(0, 1)), *SLICES[1:]]
+    claims = settle_claims(lists((0, 1)), sealed, PAIRS)
+    assert (claims.groups.of(0), claims.groups.contested) == ((0, 1), {})
+
+
+def test_a_slice_that_a_recovery_wrote_is_no_witness_for_its_list():
+    told = lists((0, 1, 2, 3))
+    copied = backed(SLICES[1], "a", origin="recovered", group=(1,))
+    assert copied.manifest.recovered
+    claims = settle_claims(told, [SLICES[0], copied], PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
+    assert claims.groups.of(0) == (0, 2)
