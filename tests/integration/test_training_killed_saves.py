@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.killed_saves import CUT
-
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
+
+from tests.support.killed_saves import CUT  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
 

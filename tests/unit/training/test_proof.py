@@ -5,8 +5,11 @@ import time
 
 import pytest
 
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.proof import (
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+from ms_recover.training.job import TrainingJob  # noqa: E402
+from ms_recover.training.proof import (  # noqa: E402
     OF_LOOP,
     OF_MODEL,
     QUIET,
@@ -20,7 +23,7 @@ from ms_recover.training.proof import (
     resume_line,
     text_of,
 )
-from tests.support.ranks import on_all, thread_jobs
+from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 ALONE = TrainingJob(0, 1, False)
 NOON = time.mktime((2026, 3, 4, 14, 3, 0, 0, 0, -1))
