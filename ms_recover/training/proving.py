@@ -170,8 +170,17 @@ class SampleProver:
 
             self._job.run_together("proving the samples", look)
             self.proof = combined(self._job.gather_text(rows[0], "proving the samples"))
-            refuse_or_warn(self._own, self.proof, None if self._allow else "go on with allow_dataset_change=True")
+            try:
+                refuse_or_warn(self._own, self.proof, None if self._allow else "go on with allow_dataset_change=True")
+            except InputError:
+                self._stop()  # its threads read ahead, and would take samples of the next start in this process
+                raise
         return self.proof
+
+    def _stop(self) -> None:
+        """End the iterator that nobody is going to train from."""
+        if self.iterator is not None and hasattr(self.iterator, "stop"):
+            self.iterator.stop()
 
     @property
     def draws(self) -> bool:
