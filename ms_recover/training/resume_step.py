@@ -104,7 +104,7 @@ def back_text(newest: Step, lacking: Sequence[int], step: Step) -> str:
     """Return why training goes back to an older step than the newest one."""
     return (
         f"at step {newest} the states of rank(s) {list_some(lacking)} (random generators, callbacks, what the program "
-        "gave) are lost, and other ranks had other ones: all ranks go back to "
+        "gave) are lost, and differ from those of other ranks: all ranks go back to "
         f"step {step}, where each has its own; rank_local='peer' stays at step {newest} with those of another rank"
     )
 

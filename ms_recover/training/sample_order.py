@@ -48,12 +48,13 @@ _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "UniformAug
 
 def sample_order(dataset: Any) -> dict[str, Any]:
     """Return what decides the samples and their order: the configured seed, whether it matters, and the operations."""
+    shard, shards = shard_of(dataset)
     return {
         "seed": ds.config.get_seed(),
         "shuffled": _is_shuffled(dataset),
         "made": made_by(dataset),
-        "shard": shard_of(dataset)[0],
-        "shards": shards_of(dataset),
+        "shard": shard,
+        "shards": shards,
         "accumulate": accumulation(),
     }
 

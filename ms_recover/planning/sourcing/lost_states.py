@@ -40,9 +40,10 @@ def name_lost_states(facts: Facts, assessment: StepAssessment) -> list[str]:
         )
     if own:
         texts.append(
-            f"the state files of rank(s) {list_some(own, _MOST_NAMED)} are lost with their slices, and those of other "
-            "ranks held other random generators, callbacks or values of the program: unless a rank's own state file "
-            "lies there still, training resumes one step back, where every rank has its own; rank_local='peer' stays"
+            f"the state files of rank(s) {list_some(own, _MOST_NAMED)} are lost with their slices, and differ from "
+            "those of other ranks in random generators, callbacks or values of the program: unless a rank's own state "
+            "file is still there, training resumes one step back, where every rank has its own; rank_local='peer' "
+            "resumes at this step with another rank's"
         )
     return texts
 
