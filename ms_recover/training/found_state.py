@@ -66,6 +66,13 @@ def find_run_state(own: OwnSlice, root: str, peers: Peers = lambda: ()) -> RunSt
     return _borrowed(own, manifest, facts, lender)
 
 
+def has_own_state(rank: int, path: str, manifest: Manifest | None, peers: Peers) -> bool:
+    """Whether a rank's own state lies beside its slice, proven by the manifest of the slice or described by peers."""
+    if manifest is not None and state_if_sound(path, manifest) is not None:
+        return True
+    return described_state(path, described(rank, peers)) is not None
+
+
 def described(rank: int, peers: Peers) -> RankFacts | None:
     """Return what the states of peers say of a rank; None where none does."""
     for manifest, read in peers():

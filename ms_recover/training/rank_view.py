@@ -34,7 +34,7 @@ from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.training.found_state import described, described_state
+from ms_recover.training.found_state import has_own_state
 from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.kept_slice import KeptSlice
 from ms_recover.training.network import OwnSlice
@@ -104,9 +104,7 @@ class RankView:
         of_group = [other for other, _ in self.peers(step) if self.rank in other.group]
         if not any(map(differ, (own, *of_group))):
             return False
-        if own is not None and state_if_sound(path, own) is not None:
-            return False
-        return described_state(path, described(self.rank, lambda: self.peers(step))) is None
+        return not has_own_state(self.rank, path, own, lambda: self.peers(step))
 
     def peers(self, step: Step) -> Iterator[tuple[Manifest, Callable[[], RunState | None]]]:
         """Yield the manifests of other ranks' slices of a step, of the run that it is taken from.
