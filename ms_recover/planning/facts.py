@@ -288,18 +288,17 @@ def gather_facts(
     evidence = [file for file in own.slices if file.rank < world.ranks]
     listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
     strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
-    named = {
-        file.manifest.strategy_digest
-        for file in evidence
-        if file.manifest is not None and file.problem is None and not file.manifest.recovered
-    }
+    named: dict[int, set[str]] = defaultdict(set)
+    for file in evidence:
+        if file.manifest is not None and file.problem is None and not file.manifest.recovered:
+            named[file.rank].update(filter(None, [file.manifest.strategy_digest]))
     inside_lists = [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks]
     of_others = lists_of_others(inventory, inside_lists, chosen)
     with naming_sizes(inventory):
         claims = settle_claims(
             [file for file in inside_lists if file.path not in of_others],
             evidence,
-            find_stages(strategies, world.ranks, {name for name in named if name}),
+            find_stages(strategies, world.ranks, named),
             find_word(options, world.ranks),
             contents,
         )

@@ -63,15 +63,21 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
                 f"the world size is given as {given}, but there are files of rank {highest}: "
                 f"give at least {highest + 1}"
             )
-        return WorldSize(ranks=given, source="as given", rejected_lists={})
+        rejected = _beyond(inventory, given, "are given") if inventory.strategy_files else {}
+        return WorldSize(ranks=given, source="as given", rejected_lists=rejected)
     stated = _by_manifests(inventory.slices)
     if stated is not None:
         ranks, step = stated
-        why = f"names ranks of another world than the {ranks} that the manifests state"
-        rejected = {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
+        rejected = _beyond(inventory, ranks, "the manifests state")
         return WorldSize(ranks=ranks, source=f"the manifests of step {step}", rejected_lists=rejected)
     world = _by_lower_bounds(inventory, highest)
     return replace(world, source=BY_AGREEMENT, guessed=False) if _is_agreed(inventory, world) else world
+
+
+def _beyond(inventory: Inventory, ranks: int, stated: str) -> dict[str, str]:
+    """Return the rank lists that name ranks beyond a stated world, each path with the reason."""
+    why = f"names ranks of another world than the {ranks} that {stated}"
+    return {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
 
 
 def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> WorldSize:
@@ -224,7 +230,10 @@ def _highest_in(file: GroupFile) -> int:
 
 
 def inside_world(file: GroupFile, world: WorldSize) -> GroupFile:
-    """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
+    """Return a rank list without the ranks outside the world: the operator's number is above all evidence.
+
+    Where strategy files say how many ranks there are, such a list is rejected instead.
+    """
     if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
         return file
     ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)

@@ -294,3 +294,136 @@ def test_a_strategy_file_of_another_job_is_disputed_by_no_slice_that_was_mended_
     api.apply(api.plan(api.scan(tree.root), scene.options))
     again = api.plan(api.scan(tree.root), scene.options)
     assert (again.step, again.changes_anything) == (NEWEST, False)
+
+
+FOUR = PlanOptions(world_size=4)
+
+
+def sharded_moment(data: int, model: int, *, named: bool = True) -> Job:
+    """Return a job that cuts a moment over the data-parallel ranks in pairs, which its strategy file names or not."""
+    plain, name, only = plain_job(data, model), "moment1.head.weight", frozenset({0})
+    cut = Tensor(
+        name=name,
+        shape=(data * model * 2, 2),
+        layout=cut_layout(name, (data, model), (0,), (), shards=2),
+        stages=only,
+        named=only if named else frozenset(),
+    )
+    return replace(plain, tensors=tuple(cut if one.name == name else one for one in plain.tensors), _bytes={})
+
+
+@pytest.mark.parametrize("strategies", [RIGHT, MISSING])
+@pytest.mark.parametrize("cut", range(5))
+def test_a_slice_that_was_cut_off_is_known_by_another_rank_where_its_own_rank_has_no_other(
+    strategies: str, cut: int
+) -> None:
+    """It is the only one of its step, and its rank has none of another."""
+    faults = (
+        Fault(kind="lost slice", rank=0, step=SPREAD.steps[0]),
+        Fault(kind="cut", rank=0, step=NEWEST, seed=cut),
+        Fault(kind="lost slice", rank=1, step=NEWEST),
+    )
+    recovered(Scene(job=plain_job(2, 1), faults=faults, strategies=strategies, options=PlanOptions(world_size=2)))
+
+
+def test_a_list_of_more_ranks_than_there_are_is_not_believed_beside_a_strategy_file_that_leaves_moments_out() -> None:
+    """An evaluation wrote the file: the list, without the ranks that are not there, would be what it says."""
+    scene = Scene(
+        job=sharded_moment(2, 1, named=False),
+        faults=(Fault(kind="lost slice", rank=1, step=NEWEST),),
+        lists=OTHER_JOB,
+        foreign_groups=dict.fromkeys(range(2), (0, 1, 2, 3)),
+        options=PlanOptions(world_size=2),
+    )
+    assert lawful(scene).ended == "recovered"
+
+
+@pytest.mark.parametrize("ranks", [(0, 2), (1, 3), (0, 3), (1, 2)])
+def test_a_wrong_list_is_not_believed_where_one_of_two_strategy_files_contradicts_it_and_another_step(
+    ranks: tuple[int, int],
+) -> None:
+    job = sharded_moment(4, 1)
+    wrong = replace(job.strategy(0), layouts=tuple(uncut(one) for one in job.strategy(0).layouts))
+    scene = Scene(
+        job=job,
+        faults=tuple(Fault(kind="lost slice", rank=rank, step=NEWEST) for rank in ranks),
+        strategies=MIXED,
+        lists=OTHER_JOB,
+        foreign={0: wrong},
+        foreign_groups={0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)},
+        without=frozenset({0, 1}),
+        options=FOUR,
+    )
+    lawful(scene)
+
+
+@pytest.mark.parametrize("change", [uncut, turned])
+def test_a_list_that_came_after_a_lone_slice_was_sealed_condemns_it_not_and_lends_it_not(
+    change: Callable[[Layout], Layout],
+) -> None:
+    """The strategy file is another job's; slices of one list alone would confirm it."""
+    cut = cut_layout("statistics", (2, 2), (0,), ())
+    extra = Tensor(name="statistics", shape=(4, 2), layout=cut, stages=frozenset({0}), named=frozenset())
+    for rank in range(4):
+        job = plain_job(2, 2, extra=extra)
+        misled = _misled(job, change, rank)
+        lawful(replace(misled, manifests="sealed", known_when_saved=False, sealed_first=True))
+
+
+@pytest.mark.parametrize("lists", [RIGHT, OTHER_JOB])
+@pytest.mark.parametrize("strategies", [RIGHT, OTHER_JOB])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_was_recovered_beside_sealed_slices_is_there_at_a_second_plan(
+    lists: str, strategies: str, first: bool
+) -> None:
+    """The lists came after the slices were sealed, or are not those that sealing took."""
+    job = plain_job(2, 2)
+    wrong = replace(job.strategy(0), layouts=tuple(uncut(one) for one in job.strategy(0).layouts))
+    for rank in range(4):
+        replica = (rank + 2) % 4
+        faults = (
+            Fault(kind="lost slice", rank=rank, step=NEWEST),
+            Fault(kind="cut", rank=replica, step=NEWEST),
+            Fault(kind="another run", rank=replica, step=SPREAD.steps[0]),
+        )
+        scene = Scene(
+            job=job,
+            faults=faults,
+            manifests="sealed",
+            lists=lists,
+            strategies=strategies,
+            foreign={0: wrong},
+            foreign_groups={one: (0, 1) if one < 2 else (2, 3) for one in range(4)},
+            known_when_saved=False,
+            sealed_first=first,
+            options=FOUR,
+        )
+        lawful(scene)
+
+
+def test_lists_that_contents_contradicted_are_not_believed_when_fewer_slices_show_it_after_a_recovery() -> None:
+    faults = (
+        Fault(kind="flip", rank=0, step=NEWEST),
+        Fault(kind="one counter", rank=1, step=NEWEST),
+        Fault(kind="lost slice", rank=1, step=SPREAD.steps[0]),
+    )
+    scene = Scene(
+        job=plain_job(2, 2),
+        faults=faults,
+        manifests="sealed",
+        lists=OTHER_JOB,
+        foreign_groups=dict.fromkeys(range(4), (0, 1, 2, 3)),
+        known_when_saved=False,
+        options=FOUR,
+    )
+    verdict = lawful(scene)
+    assert (verdict.ended, verdict.right) == (RECOVERED, True)
+
+
+@pytest.mark.parametrize("rank", range(4, 8))
+def test_a_manifest_of_one_stage_speaks_against_no_strategy_file_of_another(tmp_path: Path, rank: int) -> None:
+    """It is another run's, and names the strategy file of its own stage."""
+    faults = (Fault(kind="another run", rank=rank, step=NEWEST, seed=1), *lost(2))
+    tree = make(Scene(job=SPREAD, faults=faults, lists=MISSING, options=WHOLE), tmp_path / "tree")
+    plan = api.plan(api.scan(tree.root), replace(WHOLE, lost=frozenset({rank})))
+    assert plan.ranks[2].verdict in ("copy", "compose"), plan.ranks[2].reason

@@ -12,6 +12,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.votes import Vote, count_witnesses, differing, leave_open, sides_of
 from ms_recover.planning.lineage import identity_of
+from ms_recover.planning.redundancy.layouts import cells_of
 from ms_recover.planning.redundancy.manifest_check import check_header
 
 
@@ -70,7 +71,8 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
 
     Steps at which they are of different runs show nothing. They agree at no other, and at each they list other
-    parameters, or most of their bytes differ: damage strikes one slice of one step, and in one place.
+    parameters, or most of their bytes differ: damage strikes one slice of one step, and in one place. So it is where
+    they differ in just what a strategy file cuts between them, though others of its stage say otherwise.
     """
     shown: list[str] = []
     for step in facts.steps:
@@ -78,7 +80,7 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
         for mine in _readable(facts, rank, source, step) if theirs is not None else ():
             if theirs is None or _of_two_runs(mine, theirs):
                 continue
-            if mine.file.encryption is not None or not _is_unlike(mine, theirs):
+            if mine.file.encryption is not None or not (_is_unlike(mine, theirs) or _is_cut(facts, mine, theirs)):
                 return None
             shown.append(f"{mine.path} and {theirs.path}")
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs" if shown else None
@@ -115,6 +117,22 @@ def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:
             alike += parameter.nbytes if mine == theirs else 0
             unlike += parameter.nbytes if mine != theirs else 0
     return unlike > alike
+
+
+def _is_cut(facts: Facts, one: SliceFacts, other: SliceFacts) -> bool:
+    """Whether two slices differ in just those parameters that a strategy file of their stage cuts between them."""
+    if facts.stages.problem is None:
+        return False  # what the files say is compared with the rank lists
+    for strategy in {id(file.strategy): file.strategy for file in facts.inventory.strategy_files}.values():
+        devices = strategy.devices_per_stage
+        stage = one.rank // devices if devices else None
+        if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
+            continue
+        shared = [layout for layout in strategy.layouts if layout.parameter in one.listed.index]
+        apart = {layout.parameter for layout in shared if len(set(cells_of(layout, (one.rank, other.rank)))) > 1}
+        if apart and apart == set(differing([one, other], [layout.parameter for layout in shared])):
+            return True
+    return False
 
 
 def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:

@@ -132,8 +132,9 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     for held in by_step.values():
         damaged |= _unlike_their_run(_without(held, damaged), own, lists)
     history = {run: _without(held, damaged) for run, held in by_run.items()}
+    before = _Before(history, lists)
     for held in by_step.values():
-        damaged |= _truncated(_without(held, damaged), history, lists)
+        damaged |= _truncated(_without(held, damaged), before, lists)
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
     for step, held in by_step.items():
@@ -238,9 +239,27 @@ def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
     return len(longer) > len(names) and longer[: len(names)] == names
 
 
-def _truncated(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
+class _Before:
+    """The slices that a rank saved, or else those of its rank list: they show what its slice of a step should list."""
+
+    def __init__(self, by_run: _History, lists: _Lists) -> None:
+        self._by_run = by_run
+        self._of_group: dict[tuple[tuple[int, ...], str], dict[int, SliceFacts]] = defaultdict(dict)
+        for held in by_run.values():
+            for one in held:
+                self._of_group[one.group, one.file.prefix].setdefault(lists.named(one), one)
+
+    def of(self, one: SliceFacts) -> Sequence[SliceFacts]:
+        """Return the slices of a slice's rank, or one for each list of its group where the rank has no other."""
+        own = self._by_run.get((one.rank, one.file.prefix), ())
+        if any(other.file.step != one.file.step for other in own):
+            return own
+        return list(self._of_group[one.group, one.file.prefix].values())
+
+
+def _truncated(slices: Sequence[SliceFacts], before: _Before, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when another that should list the same lists the same and more behind it."""
-    was_longer = [one for one in slices if _was_longer(one, by_run, lists)]
+    was_longer = [one for one in slices if _was_longer(one, before, lists)]
     total = Counter(map(lists.named, slices))
     if len(total) == 1 and not was_longer:
         return {}
@@ -256,7 +275,7 @@ def _truncated(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) ->
         names, named = lists.names(one), lists.named(one)
         candidates = list(of_group[one.group].values())
         if total[named] == longer_before[named]:  # all with exactly this list had a longer one before
-            candidates += by_run.get((one.rank, one.file.prefix), ())
+            candidates += before.of(one)
         if total[named] == in_group[one.group, named]:  # nobody outside the group has exactly this list
             candidates += first.values()
         for other in candidates:
@@ -270,8 +289,8 @@ def _truncated(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) ->
     return damaged
 
 
-def _was_longer(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
-    others = (other for other in by_run.get((one.rank, one.file.prefix), ()) if lists.of(other) is not lists.of(one))
+def _was_longer(one: SliceFacts, before: _Before, lists: _Lists) -> bool:
+    others = (other for other in before.of(one) if lists.named(other) != lists.named(one))
     return any(_cut_off(lists.names(one), lists.names(other)) for other in others)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ms_recover.errors import ContradictionError
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import GroupFile, SliceFile
 from ms_recover.planning.redundancy.contested import find_contested
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.manifest_check import uncompared_groups
 from ms_recover.planning.redundancy.stages import Stages
 from ms_recover.planning.redundancy.word import NO_WORD, Word, add_word
 
@@ -63,9 +64,9 @@ def settle_claims(
     if not wrong or rejected:
         wrong = _contradictions({ranks[0]: ranks for ranks in groups.members.values()}.values(), stages, alike)
     trials: tuple[SliceFile, ...] = ()
+    settled = {rank for ranks in word.groups for rank in ranks}
+    settled.update(rank for file in lists if file.place is None and file.info for rank in file.info.sorted_ranks)
     if wrong:
-        settled = {rank for ranks in word.groups for rank in ranks}
-        settled.update(rank for file in lists if file.place is None and file.info for rank in file.info.sorted_ranks)
         contested = find_contested(wrong, stages, slices, contents, settled)
         groups, trials = contested.split(groups), contested.trials
         if contested.reasons.keys() == wrong.keys() and contested.shows_layouts:
@@ -76,6 +77,7 @@ def settle_claims(
             group, problem = min(wrong.items())
             stage = next(stages.of(rank) for rank in group if rank in alike)
             stages = Stages(problem=problem, contradicts=stages.paths[stage])
+    groups = _without_uncompared(groups, slices, alike, settled)
     if stages.problem is None:
         named = slices if word.complete else ()
         for group, why in sorted(_contradictions(word.groups, stages, alike, named, by="the operator's word").items()):
@@ -87,15 +89,37 @@ def settle_claims(
     return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=unstated | rejected, trials=trials)
 
 
+def _without_uncompared(
+    groups: GroupMap, slices: Sequence[SliceFile], alike: Mapping[int, Group], settled: Collection[int]
+) -> GroupMap:
+    """Return the groups without those that came after slices were sealed, and that nothing shows to be theirs.
+
+    Layouts that name the same ranks do, and so does the operator, who settles the lists of some ranks.
+    """
+    lone = [
+        group
+        for group in uncompared_groups(slices, groups.members.values())
+        if alike.get(group[0]) != group and not set(group).intersection(settled)
+    ]
+    why = "slices of it were sealed before a rank list named it, and no slices show whether the list is theirs"
+    alone = {rank: (rank,) for group in lone for rank in group}
+    return replace(
+        groups, members={**groups.members, **alone}, contested={**groups.contested, **dict.fromkeys(alone, why)}
+    )
+
+
 def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) -> dict[str, str]:
     """Return the lists that the manifests of their ranks contradict, several of them and more than agree.
 
-    Manifests of recovered slices, and those that name their own rank alone, say nothing here.
+    Manifests of recovered slices that do not rest on others, and those that name their own rank alone, say nothing
+    here.
     """
     stated: dict[int, set[Group]] = defaultdict(set)
     for file in slices:
         manifest = file.manifest
-        if manifest is not None and not manifest.recovered and len(manifest.group) > 1 and manifest.rank == file.rank:
+        if manifest is None or len(manifest.group) < 2 or manifest.rank != file.rank:
+            continue
+        if not manifest.recovered or manifest.provenance.evidence == "manifest":
             stated[file.rank].add(tuple(sorted(set(manifest.group))))
     found: dict[str, str] = {}
     verdicts: dict[Group, str | None] = {}

@@ -73,7 +73,7 @@ class Contested:
         """Whether slices show that the layouts are right against each list.
 
         No ranks of different classes hold the same at a step that was read. Most classes of several ranks do, and these
-        are two at least, or one at two steps.
+        are two at least, or one at two steps; or they did when a slice was recovered by layouts alone.
         """
         several: Counter[Group] = Counter()
         broken: Counter[Group] = Counter()
@@ -86,7 +86,21 @@ class Contested:
             members = Counter(self._class_of(file.rank) for file in held)
             several[group] += sum(members[kind] > 1 and count == 1 for kind, count in parts.items())
             broken[group] += sum(count > 1 for count in parts.values())
-        return bool(self.reasons) and all(several[one] > max(1, broken[one]) for one in self.reasons)
+        return bool(self.reasons) and all(
+            several[one] > max(1, broken[one]) or one in self._decided for one in self.reasons
+        )
+
+    @cached_property
+    def _decided(self) -> frozenset[Group]:
+        """The lists that were not believed when a slice of theirs was recovered: its manifest names its rank alone."""
+        of = {rank: group for group in self.reasons for rank in group}
+        manifests = ((file, file.manifest) for file in self.slices if file.manifest is not None)
+        return frozenset(
+            of[file.rank]
+            for file, manifest in manifests
+            if manifest.recovered and manifest.provenance.evidence == "layout" and manifest.group == (file.rank,)
+            if file.rank in of
+        )
 
     @cached_property
     def _shown_right(self) -> frozenset[int]:

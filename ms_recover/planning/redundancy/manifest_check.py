@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -19,18 +19,47 @@ def later_groups(slices: Iterable[SliceFile], groups: Iterable[Group]) -> frozen
     These manifests name their own rank alone; at each step that two of them have, and at one at least, their contents
     are equal.
     """
-    contents: dict[tuple[int, Step], str] = {}
+    held = _sealed_alone(slices, groups)
+    return frozenset(
+        group
+        for group, at_steps in held.items()
+        if all(len(set(equal)) < 2 for equal in at_steps) and any(len(equal) > 1 for equal in at_steps)
+    )
+
+
+def uncompared_groups(slices: Sequence[SliceFile], groups: Iterable[Group]) -> frozenset[Group]:
+    """Return the groups of which one rank's slices alone were sealed before there were rank lists.
+
+    Nothing shows whether the list that came later is theirs, unless a manifest states it.
+    """
+    held = _sealed_alone(slices, groups)
+    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None} if held else ()
+    return frozenset(
+        group for group, at_steps in held.items() if group not in stated and not any(one[1:] for one in at_steps)
+    )
+
+
+def _sealed_alone(slices: Iterable[SliceFile], groups: Iterable[Group]) -> dict[Group, list[list[str]]]:
+    """Return by group and step the contents of slices whose sealed manifests name their own rank alone.
+
+    Slices that were recovered since, because the group's list was believed, are among them.
+    """
+    contents: dict[tuple[int, Step], tuple[Group, str]] = {}
+    alone: set[int] = set()
     for file in slices:
         manifest = file.manifest
         if manifest is not None and manifest.provenance.kind == "sealed" and manifest.group == (file.rank,):
-            contents[file.rank, file.step] = manifest.digests.file
-    steps = {step for _, step in contents}
-    found = set()
-    for group in set(groups) if contents else ():
-        held = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
-        if all(len(set(equal)) < 2 for equal in held) and any(len(equal) > 1 for equal in held):
-            found.add(group)
-    return frozenset(found)
+            alone.add(file.rank)
+            contents[file.rank, file.step] = manifest.group, manifest.digests.file
+        elif manifest is not None and manifest.recovered:
+            contents[file.rank, file.step] = tuple(sorted(manifest.group)), manifest.digests.file
+    steps = {step for _, step in contents} if alone else ()
+    found: dict[Group, list[list[str]]] = {}
+    for group in set(groups) if alone else ():
+        if len(group) > 1 and not alone.isdisjoint(group):
+            known = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
+            found[group] = [[digest for of, digest in held if len(of) == 1 or of == group] for held in known]
+    return found
 
 
 def check_manifest(

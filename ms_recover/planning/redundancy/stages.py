@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -99,17 +99,13 @@ class Stages:
         return None
 
 
-def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set[str]) -> Stages:
+def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: Mapping[int, Collection[str]]) -> Stages:
     """Put strategy files together; MindSpore writes the same for all ranks of a stage.
 
     Where one in three of a stage's files or more say otherwise than the others, none is used. Nor are those used that
-    manifests do not name, where manifests name any: `saved_under` has these digests.
+    no manifest of their stage names, where manifests of it name any: `saved_under` has the digests by rank.
     """
-    usable = [
-        file
-        for file in files
-        if file.devices_per_stage and (not saved_under or file.digest in saved_under or not file.digest)
-    ]
+    usable = _named_files([file for file in files if file.devices_per_stage], saved_under)
     if not usable:
         return Stages(problem="no strategy file states how parameters are cut")
     sizes = Counter(file.devices_per_stage for file in usable)
@@ -146,6 +142,22 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
         paths[stage] = kinds[0][0].path
         digests[stage] = frozenset(file.digest for file in kinds[0] if file.digest)
     return Stages(devices, layouts, paths, digests=digests)
+
+
+def _named_files(files: Iterable[StrategyFile], saved_under: Mapping[int, Collection[str]]) -> list[StrategyFile]:
+    """Return the strategy files that manifests of their stage name, and those of stages in which none names any."""
+    found: list[StrategyFile] = []
+    by_size: dict[int, dict[int, set[str]]] = {}
+    for file in files:
+        size = file.devices_per_stage
+        if size not in by_size:
+            by_size[size] = defaultdict(set)
+            for rank, digests in saved_under.items():
+                by_size[size][rank // size].update(digests)
+        named = by_size[size].get(file.rank // size)
+        if not named or not file.digest or file.digest in named:
+            found.append(file)
+    return found
 
 
 def _with_split_states(layouts: dict[str, Layout]) -> dict[str, Layout]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
-from ms_recover.planning.redundancy.manifest_check import check_manifest, later_groups
+from ms_recover.planning.redundancy.manifest_check import check_manifest, later_groups, uncompared_groups
 from tests.support.inventories import STEP, slice_file
 
 OLDER = Step(1, 8)
@@ -48,6 +48,20 @@ def test_slices_that_nobody_compares_or_that_were_saved_show_nothing():
     assert later_groups([sealed(0, "a"), slice_file(2)], GROUPS) == frozenset()
     assert later_groups([sealed(rank, "a", kind="saved") for rank in (0, 2)], GROUPS) == frozenset()
     assert later_groups([sealed(rank, "a", group=(0, 2)) for rank in (0, 2)], GROUPS) == frozenset()
+
+
+def test_a_slice_that_was_recovered_by_a_later_list_is_compared_with_what_it_was_copied_from():
+    copied = sealed(2, "a", kind="copied", group=(0, 2))
+    assert later_groups([sealed(0, "a"), copied], GROUPS) == {(0, 2)}
+    assert later_groups([sealed(0, "a"), sealed(2, "a", kind="copied", group=(2, 3))], GROUPS) == frozenset()
+    assert uncompared_groups([sealed(0, "a"), copied], GROUPS) == frozenset()
+
+
+def test_a_later_list_of_which_one_slice_alone_was_sealed_is_compared_with_nothing():
+    assert uncompared_groups([sealed(0, "a"), slice_file(2), *(sealed(one, "b") for one in (1, 3))], GROUPS) == {(0, 2)}
+    assert uncompared_groups([sealed(0, "a"), sealed(2, "x")], GROUPS) == frozenset()
+    assert uncompared_groups([sealed(0, "a"), sealed(2, "x", group=(0, 2))], GROUPS) == frozenset()
+    assert uncompared_groups([slice_file(0), slice_file(2)], GROUPS) == frozenset()
 
 
 def test_only_a_later_list_may_name_more_ranks_than_the_manifest():

@@ -10,7 +10,7 @@ BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
 def stage(*layouts):
     file = StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, tuple(layouts)), "digest")
-    return find_stages([file], 4, set()).layouts[0]
+    return find_stages([file], 4, {}).layouts[0]
 
 
 def rows(name, **more):
@@ -49,10 +49,20 @@ def files(*stages):
 
 
 def test_one_file_of_another_stage_among_many_is_passed_over():
-    assert find_stages(files(0, 0, 0, 1), 4, set()).problem is None
+    assert find_stages(files(0, 0, 0, 1), 4, {}).problem is None
 
 
 def test_where_one_in_three_files_says_otherwise_none_is_used():
-    problem = find_stages(files(0, 0, 1), 4, set()).problem
+    problem = find_stages(files(0, 0, 1), 4, {}).problem
     assert problem is not None
     assert "ckpt_dir2/strategy.ckpt is of another stage" in problem
+
+
+def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_another():
+    of_stages = [
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((rank // 4,), 1, (rows("words"),)), f"file {rank}")
+        for rank in (0, 4)
+    ]
+    assert sorted(find_stages(of_stages, 8, {5: ["file 4"]}).layouts) == [0, 1]
+    assert sorted(find_stages(of_stages, 8, {5: ["another"]}).layouts) == [0]
+    assert sorted(find_stages(of_stages, 8, {2: ["another", "file 0"], 7: ["another"]}).layouts) == [0]
