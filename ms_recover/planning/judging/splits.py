@@ -128,9 +128,10 @@ def _is_cut(facts: Facts, one: SliceFacts, other: SliceFacts) -> bool:
         stage = one.rank // devices if devices else None
         if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
             continue
-        shared = [layout for layout in strategy.layouts if layout.parameter in one.listed.index]
-        apart = {layout.parameter for layout in shared if len(set(cells_of(layout, (one.rank, other.rank)))) > 1}
-        if apart and apart == set(differing([one, other], [layout.parameter for layout in shared])):
+        layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in one.listed.index}
+        apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (one.rank, other.rank)))) > 1]
+        known = None not in map(one.digest_of, layouts) and None not in map(other.digest_of, layouts)
+        if known and apart and apart == list(differing([one, other], list(layouts))):
             return True
     return False
 

@@ -28,15 +28,14 @@ def later_groups(slices: Iterable[SliceFile], groups: Iterable[Group]) -> frozen
 
 
 def uncompared_groups(slices: Sequence[SliceFile], groups: Iterable[Group]) -> frozenset[Group]:
-    """Return the groups of which one rank's slices alone were sealed before there were rank lists.
+    """Return the groups of which one rank's slices alone are left, sealed before there were rank lists.
 
     Nothing shows whether the list that came later is theirs, unless a manifest states it.
     """
-    held = _sealed_alone(slices, groups)
-    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None} if held else ()
-    return frozenset(
-        group for group, at_steps in held.items() if group not in stated and not any(one[1:] for one in at_steps)
-    )
+    lone = _sealed_alone(slices, groups)
+    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None} if lone else ()
+    there = {file.rank for file in slices} if lone else ()
+    return frozenset(group for group in lone if group not in stated and sum(rank in there for rank in group) < 2)
 
 
 def _sealed_alone(slices: Iterable[SliceFile], groups: Iterable[Group]) -> dict[Group, list[list[str]]]:

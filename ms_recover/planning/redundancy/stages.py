@@ -103,9 +103,10 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: Map
     """Put strategy files together; MindSpore writes the same for all ranks of a stage.
 
     Where one in three of a stage's files or more say otherwise than the others, none is used. Nor are those used that
-    no manifest of their stage names, where manifests of it name any: `saved_under` has the digests by rank.
+    no manifest names, where manifests of their stage, or of half of the ranks, name any: `saved_under` has the digests
+    by rank.
     """
-    usable = _named_files([file for file in files if file.devices_per_stage], saved_under)
+    usable = _named_files([file for file in files if file.devices_per_stage], world_size, saved_under)
     if not usable:
         return Stages(problem="no strategy file states how parameters are cut")
     sizes = Counter(file.devices_per_stage for file in usable)
@@ -144,15 +145,19 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: Map
     return Stages(devices, layouts, paths, digests=digests)
 
 
-def _named_files(files: Iterable[StrategyFile], saved_under: Mapping[int, Collection[str]]) -> list[StrategyFile]:
-    """Return the strategy files that manifests of their stage name, and those of stages in which none names any."""
+def _named_files(
+    files: Iterable[StrategyFile], world_size: int, saved_under: Mapping[int, Collection[str]]
+) -> list[StrategyFile]:
+    """Return the strategy files that manifests name; where few ranks have such, also those of stages without any."""
+    stating = {rank: digests for rank, digests in saved_under.items() if digests}
+    most = 2 * len(stating) >= world_size
     found: list[StrategyFile] = []
     by_size: dict[int, dict[int, set[str]]] = {}
     for file in files:
-        size = file.devices_per_stage
+        size = world_size if most else file.devices_per_stage
         if size not in by_size:
             by_size[size] = defaultdict(set)
-            for rank, digests in saved_under.items():
+            for rank, digests in stating.items():
                 by_size[size][rank // size].update(digests)
         named = by_size[size].get(file.rank // size)
         if not named or not file.digest or file.digest in named:
