@@ -44,7 +44,11 @@ class NamedRun:
         if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
             return None
         names = list_some(map(repr, sorted(prefixes)))
-        return f"its slices have the prefix {names}: meta.json names the later run {self.prefix!r}, up to {self.until}"
+        option = " or ".join(f"--run {one}" for one in sorted(prefixes))
+        return (
+            f"its slices have the prefix {names}: meta.json names the later run {self.prefix!r}, up to {self.until}; "
+            f"{option} takes it"
+        )
 
 
 def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice], step: Step) -> str | None:
