@@ -51,7 +51,8 @@ class Run:
         if self.base is not None and self.names.of(file) != self.base:
             return f"its prefix {file.prefix!r} is that of another run than {self.base!r}"
         if self.prefix is not None and file.prefix != self.prefix:
-            return f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
+            theirs = f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
+            return f"{theirs}; --run {file.prefix} takes it"
         if self.ending is not None and ending_of(file.path) != self.ending:
             return f"is no {self.ending} file, and those of the step were chosen"
         if self.apart and file.path in self.apart:
