@@ -94,15 +94,18 @@ def judge_complete(
     UsageError
         When the rank is not in the world.
     """
-    actions: list[ComposeAction] = []
+    every: list[Composition] = []
     for compared in parts:
         check_rank(rank, compared.facts.world)
-        found = find_complete_slice(compared, step, runs_alike(compared.facts, step, run)[0], rank)
-        if not isinstance(found.action, ComposeAction):
-            return Judged(step=step, run=run, value=(), why=found.reason, disputed=found.dispute is not None)
-        actions.append(found.action)
+        every.append(find_complete_slice(compared, step, runs_alike(compared.facts, step, run)[0], rank))
+    actions = tuple(found.action for found in every if isinstance(found.action, ComposeAction))
+    lacking = [found for found in every if not isinstance(found.action, ComposeAction)]
+    if lacking:  # a file that nobody holds does not hide that replicas of another differ
+        why = "; ".join(dict.fromkeys(found.reason for found in lacking))
+        disputed = any(found.dispute is not None for found in lacking)
+        return Judged(step=step, run=run, value=(), why=why, disputed=disputed)
     why = None if len(actions) == wanted else "not all of its files are there"
-    return Judged(step=step, run=run, value=tuple(actions), why=why)
+    return Judged(step=step, run=run, value=actions, why=why)
 
 
 def _settlement(compared: Comparison, step: Step, run: Run) -> Settlement:

@@ -120,17 +120,19 @@ def of_load(root: Path, options: PlanOptions, names: str | None = None) -> Answe
 def of_complete(inventory: Inventory, options: PlanOptions, rank: int) -> Answer:
     try:
         if inventory.iterations:
-            (done,) = api.complete_iteration(inventory, rank, options, kinds=("model",))
+            written = api.complete_iteration(inventory, rank, options)
         else:
-            done = api.complete(inventory, rank, options)
+            written = (api.complete(inventory, rank, options),)
     except UnrecoverableError:
         return Answer(passed_over=None)
     except VerificationError as error:
         return Answer(disputed=_named(str(error), Path(inventory.root), options), passed_over=None)
-    (Path(inventory.root) / done.target).unlink()
+    for done in written:
+        (Path(inventory.root) / done.target).unlink()
     (step,) = {
         step
         for step in inventory.steps
+        for done in written
         if f"iteration_{step.step:08d}/" in done.target or f"-{step}.complete" in done.target
     }
     return Answer(step=step, passed_over=None)
