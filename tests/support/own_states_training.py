@@ -89,10 +89,12 @@ LOSSES = {
 }
 
 CASES = {
-    # name: how ranks differ (states, seeds), what rank 1 loses, arguments, shard of rank 1
+    # name: how ranks differ (not but in seeds, in states, in what their datasets draw), what rank 1 loses, arguments, shard of rank 1
     "alike, folder": (False, "folder", {}, 1),
     "alike, state": (False, "state", {}, 1),
     **{f"own, {what}": (True, what, {}, 1) for what in LOSSES},
+    "noise, folder": ("noise", "folder", {}, 1),
+    "noise, nothing": ("noise", "nothing", {}, 1),
     "own, newest, peer": (True, "newest", {"rank_local": "peer"}, 1),
     "alike, other shard": (False, "nothing", {}, 0),
     "alike, folder and other shard": (False, "folder", {}, 0),
@@ -109,27 +111,31 @@ def main(directory, *chosen):
     heard = Heard()
     logging.getLogger("ms_recover").addHandler(heard)
 
-    def dataset(shard):
+    def dataset(shard, own):
         ds.config.set_seed(11 + job.rank)  # each rank shuffles in an order of its own
+        ds.config.set_fast_recovery(own != "noise")
         parts = {"num_shards": job.size, "shard_id": shard}
-        return ds.GeneratorDataset(rows(64, 5), ["x", "y"], shuffle=False, **parts).shuffle(16).batch(4)
+        data = ds.GeneratorDataset(rows(64, 5), ["x", "y"], shuffle=False, **parts).shuffle(16)
+        if own == "noise":
+            data = data.map(lambda x: x + np.float32(np.random.normal()), ["x"], num_parallel_workers=1)
+        return data.batch(4)
 
     def draws(own):
         np.random.seed(100 + job.rank)
-        return Draws(own)
+        return Draws(own is True)
 
     def hexes(losses):
         return {step: loss.hex() for step, loss in losses.seen.items()}
 
-    for own in (False, True):
+    for own in (False, True, "noise"):
         losses, drawn = Losses(), draws(own)
-        make_model().train(EPOCHS, dataset(job.rank), callbacks=[losses, drawn])
+        make_model().train(EPOCHS, dataset(job.rank, own), callbacks=[losses, drawn])
         seen[f"whole {own}"] = {"losses": hexes(losses), "drawn": drawn.drawn}
         drawn = draws(own)
         root = top / f"tree {own}"
         with suppress(StoppedError):
             callbacks = [drawn, checkpoint(root, 4), Losses(stop_at=CUT)]
-            make_model().train(EPOCHS, dataset(job.rank), callbacks=callbacks)
+            make_model().train(EPOCHS, dataset(job.rank, own), callbacks=callbacks)
         job.gather([0])
 
     heard.texts = []
@@ -142,10 +148,10 @@ def main(directory, *chosen):
             LOSSES[what](root / "ckpt_dir1")
         job.gather([0])
         np.random.seed(900 + job.rank)
-        losses, drawn, began, failure, printed = Losses(), Draws(own), time.monotonic(), "", StringIO()
+        losses, drawn, began, failure, printed = Losses(), Draws(own is True), time.monotonic(), "", StringIO()
         with redirect_stderr(printed):
             try:
-                data = dataset(job.rank if job.rank == 0 else shard)
+                data = dataset(job.rank if job.rank == 0 else shard, own)
                 callbacks = [losses, drawn, checkpoint(root, 4)]
                 recover_train(make_model(), data, root, EPOCHS, callbacks=callbacks, **options)
             except MsRecoverError as error:
