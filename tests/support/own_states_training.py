@@ -89,7 +89,7 @@ LOSSES = {
 }
 
 CASES = {
-    # name: how ranks differ (not but in seeds, in states, in what their datasets draw), what rank 1 loses, arguments, shard of rank 1
+    # name: how ranks differ (states, what datasets draw, seeds), what rank 1 loses, arguments, shard of rank 1
     "alike, folder": (False, "folder", {}, 1),
     "alike, state": (False, "state", {}, 1),
     **{f"own, {what}": (True, what, {}, 1) for what in LOSSES},
@@ -101,12 +101,17 @@ CASES = {
 }
 
 
-def main(directory, *chosen):
+def begin():
+    """Join the ranks."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     with suppress(SystemError):  # of the first operator with a shape, where MindSpore was built for an older numpy
         ops.reshape(ms.Tensor([1.0]), (1, 1))
     init()
     ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+
+
+def main(directory, *chosen):
+    begin()
     job, top, seen = current_job(), Path(directory), {}
     heard = Heard()
     logging.getLogger("ms_recover").addHandler(heard)
