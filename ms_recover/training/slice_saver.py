@@ -206,7 +206,8 @@ class SliceSaver:
             if owner is None:
                 self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
-        self._job.run_connected("looking for slices of another number of ranks", self._check_ranks)
+        where = (self._job, self._files.template, self._place.base)
+        self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
@@ -223,9 +224,6 @@ class SliceSaver:
     def network_state(self) -> dict[str, Any]:
         """Return what a state holds of the network: its buffers, and what its cells keep."""
         return self._beside.take(as_cell(None) if self._network is None else self._network)
-
-    def _check_ranks(self) -> None:
-        check_number_of_ranks(self._job, self._files.template, self._place.base)
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
