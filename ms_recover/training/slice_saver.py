@@ -201,8 +201,7 @@ class SliceSaver:
         self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
         with self._job.ending_together("beginning to save"):
             check_experiment(self.experiment, str(self.directory))
-            if parameters is not None or self._network is None:
-                self._network = as_cell(parameters)
+            self._network = self._network if parameters is None and self._network is not None else as_cell(parameters)
             if owner is None:
                 self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
@@ -294,8 +293,7 @@ class SliceSaver:
         began = time.perf_counter()
         self._doing = (doing, f"saving step {step}")
         group = self._files.group()
-        if facts is None:
-            _, facts = gather_facts(self._job, state.facts, f"describing {doing}", self._doing[1])
+        facts = facts or gather_facts(self._job, state.facts, f"describing {doing}", self._doing[1])[1]
         self._newest, network = step, self._network
         self._place.note(step)
         with self._job.ending_together(self._doing[1]):
