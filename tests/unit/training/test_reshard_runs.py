@@ -11,13 +11,21 @@ pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
+from mindspore.train import CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
+from ms_recover.formats.manifest import read_manifest  # noqa: E402
 from ms_recover.model.steps import Step  # noqa: E402
-from ms_recover.training import SliceSaver, resume, slice_saver  # noqa: E402
+from ms_recover.training import SliceManifests, SliceSaver, resume, slice_saver  # noqa: E402
 from ms_recover.training.job import current_job  # noqa: E402
+from ms_recover.training.run import forget_resumed  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.trainings import files  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _nothing_resumed():
+    forget_resumed()
 
 
 def network(value=0.0):
@@ -103,3 +111,17 @@ def test_the_folder_of_another_training_is_refused_or_named(tmp_path, monkeypatc
         assert text in str(refused.value)
     assert files(tmp_path / "tree") == before
     assert resumed(tmp_path / "tree", run=ours) == (Step(1, 2), 2.0)
+
+
+def test_a_trainer_that_saves_by_itself_goes_on_in_a_tree_of_its_own(tmp_path, monkeypatch):
+    """MindSpore's ModelCheckpoint with SliceManifests beside it, on one rank from slices of two."""
+    train(tmp_path, monkeypatch, 2, (1, 2), 0)
+    found = network()
+    assert resume([found], tmp_path, prefix="net", reshard=True).resharded_from == 2
+    data = ms.dataset.GeneratorDataset([(np.ones(2, np.float32), np.ones(2, np.float32))] * 4, ["x", "y"]).batch(2)
+    saver = ModelCheckpoint("net", str(tmp_path / "ckpt_dir0"), CheckpointConfig(2, keep_checkpoint_max=4))
+    model = Model(found, nn.MSELoss(), nn.Momentum(found.trainable_params(), 0.1, 0.9))
+    model.train(1, data, callbacks=[saver, SliceManifests()], dataset_sink_mode=False)
+    for folder, ranks, before in ((tmp_path, 1, 2), (tmp_path / "resharded_from/2_ranks_1_2", 2, None)):
+        manifests = [read_manifest(path) for path in folder.glob("ckpt_dir*/*.manifest.json")]
+        assert {(one.world_size, one.training.resharded_from) for one in manifests} == {(ranks, before)}
