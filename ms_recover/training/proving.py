@@ -222,12 +222,11 @@ class SampleProver:
 
     def _prove_here(self, prepare: Callable[[], None]) -> SampleProof:
         prepare()
-        before = generator_states()
         if self._why_not is not None:
             return SampleProof("unproven", self._why_not)
         if self.iterator is None:
             return SampleProof("unproven", "the training does not make its iterator by create_tuple_iterator")
-        slow = ds.config.get_fast_recovery() and not self._fast
+        before, slow = generator_states(), ds.config.get_fast_recovery() and not self._fast
         if slow:
             self._say_slow("does not repeat the random operations on samples")
         found = self._compare()

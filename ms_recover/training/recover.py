@@ -216,7 +216,7 @@ def recover_train(
         When replicas differ and nothing shows which is right, or when the loaded values differ from the manifest;
         nothing is trained.
     MsRecoverError
-        When another rank failed; its log says why.
+        When another rank failed, with its reason.
     """
     with (job := current_job()).ending_together("checking the arguments of a resume"):
         limit = _checked_limit(epochs, more_epochs)
