@@ -38,13 +38,12 @@ def agree_arguments(job: TrainingJob, doing: str, given: Mapping[str, Any]) -> N
         return
     own = {name: value_text(value) for name, value in given.items()}
     text = json.dumps(own, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    numbers = [int.from_bytes(digest[place : place + 4], "big", signed=True) for place in range(0, 16, 4)]
-    if len(set(job.gather(numbers, doing))) == 1:
-        return
-    rows = [json.loads(row) for row in job.gather_text(text, f"comparing the arguments of {doing}")]
-    why = why_unequal(rows)
-    raise UsageError(f"{doing}: the ranks were given different arguments: {why}; give all {job.size} ranks the same")
+    rows = [json.loads(row) for row in job.gather_unequal(text, doing)]
+    if rows:
+        why = why_unequal(rows)
+        raise UsageError(
+            f"{doing}: the ranks were given different arguments: {why}; give all {job.size} ranks the same"
+        )
 
 
 def why_unequal(rows: Sequence[Mapping[str, str]]) -> str:

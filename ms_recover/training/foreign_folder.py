@@ -8,17 +8,15 @@ of that one.
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import UsageError
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.texts import list_some
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.lineage import Lineage, RunRecord, identity_of
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.rank_view import RankView
-
-_log = logging.getLogger(__name__)
 
 Identity = tuple[str, int | None]
 
@@ -29,6 +27,10 @@ class HeldRuns:
 
     in_place: frozenset[Identity] = frozenset()
     anywhere: frozenset[Identity] = frozenset()
+
+    def __or__(self, other: HeldRuns) -> HeldRuns:
+        """Return what two ranks see together."""
+        return HeldRuns(in_place=self.in_place | other.in_place, anywhere=self.anywhere | other.anywhere)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +62,43 @@ class ForeignFolders:
         )
 
 
-def check_folders(job: TrainingJob, view: RankView) -> None:
-    """Raise UsageError where the folder of a rank is of another training, and nothing shows which is meant.
+def check_folders(
+    job: TrainingJob, ranks: int, facts: Facts | None, runs: Iterable[RunRecord], own: Mapping[int, HeldRuns]
+) -> str | None:
+    """Return whose folders are of another training, None where none is; all ranks call it together.
 
-    All ranks call it together. Where most ranks have what is resumed, it is a warning. Where a run was chosen, nothing
-    is asked.
+    UsageError where nothing shows which training is meant: most ranks have what is resumed where it is not raised.
+    Where a run was chosen, nothing is asked.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The ranks.
+    ranks : int
+        How many ranks saved the slices, as this one sees it.
+    facts : Facts, optional
+        Of the tree; None where this rank sees no slices.
+    runs : iterable of RunRecord
+        Those that any rank sees.
+    own : mapping of int to HeldRuns
+        What this rank sees of the folders of ranks that saved slices, see `held_runs`.
     """
-    if job.size == 1:
-        return
-    texts = job.gather_text(json.dumps(_held(view)), "comparing the runs of ranks")
-    held = [_of_row(json.loads(text)) for text in texts]
+    text = json.dumps([ranks, [[rank, _row(one)] for rank, one in own.items()]])
+    rows = [json.loads(row) for row in job.gather_unequal(text, "comparing the runs of ranks") or [text]]
+    held = [HeldRuns()] * max(count for count, _ in rows)
+    for rank, row in (pair for _, pairs in rows for pair in pairs):
+        held[rank] |= _of_row(row)
 
-    def check() -> None:
-        lineage = view.lineage
+    def check() -> str | None:
+        lineage = facts.lineage if facts is not None else None
         if lineage is None or lineage.chosen:
-            return
-        found = find_foreign(lineage, view.known_runs, held)
+            return None
+        found = find_foreign(lineage, runs, held)
         if found is not None and not found.settled:
             raise UsageError(found.why_refused(lineage))
-        if found is not None:
-            _log.warning("rank %d: %s", job.rank, found.text(lineage))
+        return None if found is None else found.text(lineage)
 
-    job.run_together("comparing the runs of ranks", check)
+    return job.run_together("comparing the runs of ranks", check)
 
 
 def find_foreign(lineage: Lineage, records: Iterable[RunRecord], held: Sequence[HeldRuns]) -> ForeignFolders | None:
@@ -122,16 +139,17 @@ def _may_go_on_from(lineage: Lineage, by_id: dict[Identity, RunRecord], runs: Co
     return is_open and all(one.started is not None and one.started < (first.started or 0) for one in runs)
 
 
-def _held(view: RankView) -> list[list[list[str | int | None]]]:
-    if view.seen is None or view.comparison is None:
-        return [[], []]
-    own = [one for one in view.seen.slices if one.rank == view.rank and one.manifest is not None]
-    taken = view.compared.facts.experiments
-    place = {identity_of(one.manifest) for one in own if taken.has(one)}
-    every = {identity_of(one.manifest) for one in own}
-    every |= {identity_of(one.manifest) for one in view.seen.set_aside if one.rank == view.rank}
-    every |= {identity_of(one.manifest) for one in view.seen.orphans if one.rank == view.rank}
-    return [[list(one) for one in sorted(runs, key=str)] for runs in (place, every)]
+def held_runs(seen: Inventory, facts: Facts, rank: int) -> HeldRuns:
+    """Return the runs of which a rank has slices in a tree."""
+    own = [one for one in seen.slices if one.rank == rank and one.manifest is not None]
+    place = frozenset(identity_of(one.manifest) for one in own if facts.experiments.has(one))
+    aside = {identity_of(one.manifest) for one in seen.set_aside if one.rank == rank}
+    orphans = {identity_of(one.manifest) for one in seen.orphans if one.rank == rank}
+    return HeldRuns(in_place=place, anywhere=frozenset(identity_of(one.manifest) for one in own) | aside | orphans)
+
+
+def _row(held: HeldRuns) -> list[list[list[str | int | None]]]:
+    return [[list(one) for one in sorted(runs, key=str)] for runs in (held.in_place, held.anywhere)]
 
 
 def _of_row(row: list[list[list[str | int | None]]]) -> HeldRuns:

@@ -38,6 +38,16 @@ def checkpoint_callbacks(callbacks: Any) -> list[Any]:
     return [callback for callback in listed if isinstance(callback, ModelCheckpoint)]
 
 
+def directory_of(callback: Any) -> str:
+    """Return the directory of this rank that a callback saves to; empty where it is made for each save."""
+    return str(getattr(callback, "_directory", ""))
+
+
+def is_of_mindformers(callback: Any) -> bool:
+    """Whether a callback is MindFormers' own, whose trainers resume by themselves."""
+    return hasattr(callback, "save_network_params")
+
+
 def is_saving() -> bool:
     """Whether an asynchronous save of MindSpore's is under way in this process or a child of it."""
     if any(thread.name == _ASYNCHRONOUS for thread in threading.enumerate()):
@@ -66,7 +76,7 @@ class ForeignSaves:
     def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str, training: TrainingRecord) -> None:
         self._callback = callback
         self._job, self._run_id = job, run_id
-        if hasattr(callback, "save_network_params"):
+        if is_of_mindformers(callback):
             training = TrainingRecord(None, host=training.host, machine=training.machine)
         self._training = training
         self.series = series

@@ -18,7 +18,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.equal_arguments import agree_arguments
-from ms_recover.training.foreign_folder import check_folders
+from ms_recover.training.foreign_folder import check_folders, held_runs
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
@@ -259,7 +259,11 @@ def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
             runs = gather_runs(job, view.runs)
     judging = (search.judging, runs, search.rank_local, search.step)
     view = job.run_together("judging the slices", lambda: view.judged(*judging))
-    check_folders(job, view)
+    facts = view.compared.facts if view.comparison is not None else None
+    seen = {job.rank: held_runs(view.seen, facts, job.rank)} if view.seen is not None and facts is not None else {}
+    foreign = check_folders(job, job.size, facts, runs, seen)
+    if foreign is not None:
+        _log.warning("rank %d: %s", job.rank, foreign)
     return view
 
 

@@ -134,7 +134,7 @@ def _borrowed(own: OwnSlice, manifest: Manifest, facts: RankFacts | None, lender
         resume_line().doubt(f"those of rank {lender.rank}", *OF_STATE)
     return replace(
         state,
-        lent=lender.rank != own.rank,
+        lent=lender.rank != own.rank and not equal,
         order=facts.order if facts is not None else {},
         drawn_by_dataset=state.drawn_by_dataset if equal else {},
         batch=(),

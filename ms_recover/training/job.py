@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +20,8 @@ from mindspore.mint.distributed import is_initialized
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.texts import list_some
 
+_log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 _FRAME = 10
@@ -26,11 +30,14 @@ _FRAME = 10
 _MARK = 0x6D735265
 """In front of each exchange: what a rank without it sent is of another collective, such as an update of the weights."""
 
-_TEXT = 64
+_TEXT = 256
 """Numbers of the text by which ranks that do different things name these."""
 
 _EXCHANGING = "exchanging numbers"
 """An operation without a name of its own."""
+
+_FAILED = "\n"
+"""In the text of a rank that has failed, between what it did and the reason; no name of an operation has it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class TrainingJob:
         things meet in it all the same.
 
         Raises UsageError, the same on all ranks, where they do different things, and when there are other ranks but no
-        communication; MsRecoverError when MindSpore has waited in vain for a rank.
+        communication; MsRecoverError where a rank has failed, see `ending_together`, and when MindSpore has waited in
+        vain for a rank.
         """
         if self.size == 1:
             return [tuple(numbers)]
@@ -65,8 +73,10 @@ class TrainingJob:
         rows = [row[1:] for row in marked]
         if len({row[0] for row in rows}) > 1:
             words = pack_text(said.encode()[: 4 * _TEXT].decode(errors="ignore"))[1:]
-            texts = self._sent([*words, *[0] * (_TEXT - len(words))], said)
-            raise UsageError(why_apart([unpack_text((4 * _TEXT, *row)).rstrip("\0") for row in texts]))
+            sent = self._sent([*words, *[0] * (_TEXT - len(words))], said)
+            texts = [unpack_text((4 * _TEXT, *row)).rstrip("\0") for row in sent]
+            why = why_failed(texts)
+            raise UsageError(why_apart(texts)) if why is None else MsRecoverError(f"rank {self.rank} {why}")
         counts = [row[1] for row in rows]
         rest = max(counts) - _FRAME
         more = self._sent([*own[_FRAME:], *[0] * (rest - len(own[_FRAME:]))], said) if rest > 0 else [()] * self.size
@@ -109,32 +119,61 @@ class TrainingJob:
         """Send a text to every rank, and return that of each rank, index = rank; as `gather`."""
         return [unpack_text(row) for row in self.gather(pack_text(text), doing)]
 
+    def gather_unequal(self, text: str, doing: str) -> list[str]:
+        """Send a text to every rank as `gather_text` does; empty where all are equal, which their digests show."""
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if len(set(self.gather(struct.unpack("<4i", digest), doing))) == 1:
+            return []
+        return self.gather_text(text, doing)
+
+    @contextmanager
+    def ending_together(self, what: str) -> Iterator[None]:
+        """Have an error within, where nothing is exchanged, end every rank and not this one alone.
+
+        The others learn `what` has failed, and why, in the exchange that they come to next, whichever it is. Where
+        nothing fails, nothing is exchanged.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and self.connected:
+                _log.error("rank %d: %s failed: %s", self.rank, what, error)  # at once: the others may be long
+                with suppress(MsRecoverError):  # the failure of this rank is more specific
+                    reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+                    self.gather([], f"{what}{_FAILED}{reason}")
+            raise
+
     def run_together(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work`, which messages call `what`, on every rank; if it fails on one, it fails on all.
 
-        Where it fails, its own error is raised; on the ranks where it succeeded, MsRecoverError.
+        Where it fails, its own error is raised; on the ranks where it succeeded, MsRecoverError with that reason.
         """
-        failure: Exception | None = None
-        try:
+        with self.ending_together(what):
             result = work()
-        except Exception as error:
-            failure = error
-        try:
-            failed = [rank for rank, (flag,) in enumerate(self.gather([failure is not None], what)) if flag]
-        except MsRecoverError:  # the failure of this rank is more specific
-            if failure is None:
-                raise
-        if failure is not None:
-            raise failure
-        if failed:
-            raise MsRecoverError(
-                f"rank {self.rank} stops because {what} failed on rank(s) {list_some(failed)}; see their logs"
-            )
+        self.gather([], what)
         return result
 
     def run_connected(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work` as `run_together` does; a rank without communication runs it by itself."""
         return self.run_together(what, work) if self.connected else work()
+
+
+def why_failed(doings: Sequence[str]) -> str | None:
+    """Return why a rank stops where others have failed, by what each of them does, index = rank; None where none has.
+
+    See `TrainingJob.ending_together`.
+    """
+    by_text: dict[str, list[int]] = {}
+    for rank, doing in enumerate(doings):
+        if _FAILED in doing:
+            by_text.setdefault(doing, []).append(rank)
+    if not by_text:
+        return None
+    parts = []
+    for text, ranks in by_text.items():
+        what, _, reason = text.partition(_FAILED)
+        parts.append(f"{what} failed on rank(s) {list_some(ranks)}: {reason}")
+    return f"stops because {list_some(parts, 4, separator='; ')}"
 
 
 def why_apart(doings: Sequence[str]) -> str:

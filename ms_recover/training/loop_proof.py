@@ -12,7 +12,7 @@ from ms_recover.errors import InputError
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import ResumeLine, resume_line, said_in
-from ms_recover.training.proving import refuse_or_warn, why_different, why_unproven
+from ms_recover.training.proving import compared, refuse_or_warn, why_unproven
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_proof import SampleProof, combined
 
@@ -161,7 +161,4 @@ class LoopProof:
             why = None if known else "the slice does not state its last batch"
         if why is not None or self.state is None:
             return SampleProof("unproven", why or "")
-        found = self.state.difference(batch)
-        if found is None:
-            return SampleProof("proven")
-        return SampleProof("differs", why_different(self.own, found, self.dataset, self.state))
+        return compared(self.own, self.state.difference(batch), self.dataset, self.state, self.state.generators)

@@ -24,13 +24,10 @@ def check_number_of_ranks(job: TrainingJob, template: str, base: str) -> None:
 
     `template` is the directory with ``{rank}``, `base` the prefix that the program gave. A rank looks into its own
     directory, and the ranks share those out that lie beside it for ranks that this job does not have. Where a step was
-    resumed, the resume has judged what lies there. All ranks call it together.
+    resumed, the resume has judged what lies there.
     """
-    if not has_resumed():
-        job.run_connected("looking for slices of another number of ranks", lambda: _check(job, template, base))
-
-
-def _check(job: TrainingJob, template: str, base: str) -> None:
+    if has_resumed():
+        return
     for folder in _folders(job, template):
         try:
             held = read_folder(folder)

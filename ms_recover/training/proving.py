@@ -7,17 +7,18 @@ A second iterator would move the generators and counts of the program, so the on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import mindspore.dataset as ds
 
 from ms_recover.errors import InputError
+from ms_recover.training.generators import GENERATORS, changed_generators, generator_states
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
-from ms_recover.training.run_state import RunState
+from ms_recover.training.run_state import RunState, named
 from ms_recover.training.sample_order import causes, code_names, random_operations, unrepeatable
 from ms_recover.training.sample_proof import SampleProof, combined
 
@@ -41,6 +42,22 @@ def why_unproven(state: RunState | None, dataset: Any, drawn: int) -> str | None
     if ds.config.get_debug_mode():
         return "in debug mode every dataset begins with its first batch"
     return unrepeatable(dataset)
+
+
+def compared(
+    own: OwnSlice, found: str | None, dataset: Any, state: RunState, before: Mapping[str, Any], note: str = ""
+) -> SampleProof:
+    """Return what a batch proves that was drawn from generators as they were `before`, and `found` to be another one.
+
+    It proves nothing where it was drawn from generators whose states of this rank are lost: it cannot be the same.
+    """
+    if found is None:
+        return SampleProof("proven", note=note)
+    drawn = changed_generators(before, generator_states()) if state.lent else ()
+    if drawn:
+        why = f"its own state is lost, and its samples are drawn from {named(drawn, GENERATORS)}"
+        return SampleProof("unproven", why)
+    return SampleProof("differs", why_different(own, found, dataset, state))
 
 
 def refuse_or_warn(own: OwnSlice, proof: SampleProof, otherwise: str | None) -> None:
@@ -209,7 +226,7 @@ class SampleProver:
             return SampleProof("unproven", self._why_not)
         if self.iterator is None:
             return SampleProof("unproven", "the training does not make its iterator by create_tuple_iterator")
-        slow = ds.config.get_fast_recovery() and not self._fast
+        before, slow = generator_states(), ds.config.get_fast_recovery() and not self._fast
         if slow:
             self._say_slow("does not repeat the random operations on samples")
         found = self._compare()
@@ -221,11 +238,9 @@ class SampleProver:
             prepare()
             found = self._compare()
         assert self._state is not None
-        if found is not None:
-            return SampleProof("differs", why_different(self._own, found, self._dataset, self._state))
         notes = [_OF_BEFORE] if self._ends_epoch else []
         notes += ["read from the beginning, without fast recovery"] if slow else []
-        return SampleProof("proven", note="; ".join(notes))
+        return compared(self._own, found, self._dataset, self._state, before, "; ".join(notes))
 
     def _say_slow(self, why: str) -> None:
         _log.warning(

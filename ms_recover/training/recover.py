@@ -216,22 +216,19 @@ def recover_train(
         When replicas differ and nothing shows which is right, or when the loaded values differ from the manifest;
         nothing is trained.
     MsRecoverError
-        When another rank failed; its log says why.
+        When another rank failed, with its reason.
     """
-    if (epochs is None) == (more_epochs is None):
-        raise UsageError("give epochs, the number in total, or more_epochs, those behind the slice; one of them")
-    limit = whole_number("more_epochs", more_epochs, 1) if epochs is None else whole_number("epochs", epochs, 1)
-    listed = _checked(model, dataset, callbacks, sink_mode, sink_size)
-    check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
-    frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
-    cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
-    allowed = checked_allow(allow)
-    job = current_job()
-    search = (
-        make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-        .choosing(step, ckpt_file)
-        .of_program(given_experiments(prefix, listed, _savers_of(listed)))
-    )
+    with (job := current_job()).ending_together("checking the arguments of a resume"):
+        limit = _checked_limit(epochs, more_epochs)
+        listed = _checked(model, dataset, callbacks, sink_mode, sink_size, allow_dataset_change)
+        frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
+        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+        allowed = checked_allow(allow)
+        search = (
+            make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
+            .choosing(step, ckpt_file)
+            .of_program(given_experiments(prefix, listed, _savers_of(listed)))
+        )
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     train, options = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
@@ -249,13 +246,16 @@ def recover_train(
     if found is None:
         train(limit, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, limit, True)
-    own, feed = found.own, Feed.of(dataset, sink_size if sink else -1, sinks=sink)
-    state = agree_state(job, own, found.state())
+    own = found.own
+    with job.ending_together("reading the state, and looking at the dataset"):
+        feed, order = Feed.of(dataset, sink_size if sink else -1, sinks=sink), sample_order(dataset)
+        there = found.state()
+    state = agree_state(job, own, there)
     check_shards(
         job,
         own,
         state.order if state is not None else {},
-        sample_order(dataset),
+        order,
         shared_out=found.resharded_from is not None,
         allow=allow_dataset_change,
     )
@@ -347,8 +347,18 @@ def _savers_of(callbacks: Iterable[Any]) -> list[Any]:
     return [one.saver for one in callbacks if isinstance(one, SliceCheckpoint)]
 
 
-def _checked(model: Any, dataset: Any, callbacks: Any, sink_mode: Any, sink_size: Any) -> list[Callback]:
+def _checked_limit(epochs: Any, more_epochs: Any) -> int:
+    """Return the epochs that are given, in total or behind the slice."""
+    if (epochs is None) == (more_epochs is None):
+        raise UsageError("give epochs, the number in total, or more_epochs, those behind the slice; one of them")
+    return whole_number("more_epochs", more_epochs, 1) if epochs is None else whole_number("epochs", epochs, 1)
+
+
+def _checked(
+    model: Any, dataset: Any, callbacks: Any, sink_mode: Any, sink_size: Any, allow_change: Any
+) -> list[Callback]:
     """Check the types of arguments; return the callbacks as a list."""
+    check_type("allow_dataset_change", allow_change, bool, "True or False")
     if not hasattr(model, "train_network") or not callable(getattr(model, "train", None)):
         raise UsageError(f"model: a {type(model).__name__} is no mindspore.train.Model")
     check_type("dataset", dataset, Dataset, "a mindspore.dataset.Dataset")

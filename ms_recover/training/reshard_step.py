@@ -18,6 +18,7 @@ from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
+from ms_recover.training.foreign_folder import check_folders, held_runs
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
@@ -116,9 +117,12 @@ class TreeChoice:
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
         self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)], "judging the slices"))
         self._without: set[Place] = set()
+        self._foreign = self._check_folders(runs)
 
     def warn_of_other_runs(self, chosen: ChosenTree) -> None:
-        """Name the runs that are passed over and came further, as `find_slice` does."""
+        """Name the runs that are passed over: in folders of another training, or further, as `find_slice` does."""
+        if self._foreign is not None and chosen.in_place:
+            _log.warning("rank %d: %s", self._job.rank, self._foreign)
         lineage = chosen.judged.facts.lineage
         if lineage is None or lineage.chosen:
             return
@@ -127,6 +131,14 @@ class TreeChoice:
             _log.warning(
                 "rank %d: training resumes from step %s of %s; %s", self._job.rank, chosen.step, lineage.last.text, text
             )
+
+    def _check_folders(self, runs: Sequence[RunRecord]) -> str | None:
+        """Return whose folders in place are of another training; errors are those of `check_folders`."""
+        judged = next((one for one in self._candidates.trees if one.tree.in_place), None)
+        if judged is None:
+            return check_folders(self._job, 1, None, runs, {})
+        held = {rank: held_runs(judged.tree.inventory, judged.facts, rank) for rank in range(judged.ranks)}
+        return check_folders(self._job, judged.ranks, judged.facts, runs, held)
 
     def give_up(self, chosen: ChosenTree, why: str) -> None:
         """Do not choose a step again."""

@@ -159,15 +159,18 @@ def resume(
     >>> resumed = resume([network, optimizer], ".", fresh="start")  # doctest: +SKIP
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
-    job, network = current_job(), as_cell(parameters)
+    job = current_job()
     forget_waiting()
-    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
-    cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+    with job.ending_together("checking the arguments of a resume"):
+        network = as_cell(parameters)
+        search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
+        search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
+        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
         return Resumption(None, None, None)
-    state = found.state()
+    with job.ending_together("reading the state"):
+        state = found.state()
     if not holds_optimizer(network):
         resume_line().doubt("none is among the parameters", "optimizer")
     if dataset is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ms_recover.errors import MsRecoverError
 from ms_recover.execution.save_slice import withdraw
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
@@ -112,22 +111,12 @@ def agree_floor(
     equal length. A rank without communication goes by its own step. Where this rank could not save, its `failure` is
     raised; MsRecoverError when another rank could not save, or is gone.
     """
-    own = (int(failure is not None), committed.epoch, committed.step, *summary)
-    try:
-        answers = job.gather(own, doing, named=named) if job.connected else [own]
-    except MsRecoverError:  # another rank is gone, but the failure of this one is more specific
-        if failure is None:
-            raise
-        answers = [own]
-    if failure is not None:
-        raise failure
-    failed = [rank for rank, (flag, *_) in enumerate(answers) if flag]
-    if failed:
-        raise MsRecoverError(
-            f"rank {job.rank} stops behind step {committed}: rank(s) {list_some(failed)} could not save their "
-            "slices; see their logs"
-        )
-    return [Step(epoch, step) for _, epoch, step, *_ in answers], [row[3:] for row in answers]
+    with job.ending_together("saving a slice"):
+        if failure is not None:
+            raise failure
+    own = (committed.epoch, committed.step, *summary)
+    answers = job.gather(own, doing, named=named) if job.connected else [own]
+    return [Step(epoch, step) for epoch, step, *_ in answers], [row[2:] for row in answers]
 
 
 def steps_apart(committed: Sequence[Step]) -> str | None:

@@ -58,7 +58,7 @@ class RunState:
     peers: Mapping[str, Any] = field(default_factory=dict)
     """What describes other ranks of the group, by rank: see `ms_recover.training.rank_facts`."""
     lent: bool = False
-    """Whether it is the state of another rank; in no file."""
+    """Whether it is the state of another rank, which may not be as this rank's own was; in no file."""
     batch_number: int = 0
     """Of a state that is lent: what is known of the batch that this rank trained last; in no file."""
     facts: RankFacts | None = field(default=None, compare=False)

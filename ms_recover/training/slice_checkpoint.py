@@ -190,7 +190,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._last = self._asked = params.cur_step_num
         self._due = self._first_epoch = 0
         dataset = getattr(params, "train_dataset", None)
-        self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
+        with self.saver.job.ending_together("looking at the dataset"):
+            self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
         warn_of_shards(self.saver.job, self._order)
         self._batch = LastBatch(params, dataset, self._may_end)
         sinks = getattr(params, "dataset_sink_mode", False)
@@ -311,8 +312,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         step = params.cur_step_num
         self._due = self._due or step
         known = self._asked == step and self._updates.known
-        state, updated = self._state(params), not known or self._updates.updated > 0
-        job, named = self.saver.job, f"beginning to save step {step}"
+        updated, job, named = not known or self._updates.updated > 0, self.saver.job, f"beginning to save step {step}"
+        with job.ending_together(named):
+            state = self._state(params)
         everywhere, facts = gather_facts(job, state.facts, "beginning a save", named, ready=updated)
         if everywhere:
             self._save(params, state, facts)
@@ -342,7 +344,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 "order: call mindspore.dataset.config.set_seed() before the dataset is made"
             )
         step = Step(params.cur_epoch_num, self._step(params))
-        self.saver.save_step(step, params.cur_step_num, state or self._state(params), facts)
+        with self.saver.job.ending_together(f"saving step {step}"):
+            state = state or self._state(params)
+        self.saver.save_step(step, params.cur_step_num, state, facts)
 
     @staticmethod
     def _step(params: Any) -> int:

@@ -20,12 +20,21 @@ from ms_recover.file_names import STRATEGY_NAME
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.strategy import Layout
 from ms_recover.stores.digest import digest_file
-from ms_recover.training.foreign_saves import ForeignSaves, checkpoint_callbacks, is_saving
+from ms_recover.training.experiment import given_prefix
+from ms_recover.training.foreign_saves import (
+    ForeignSaves,
+    checkpoint_callbacks,
+    directory_of,
+    is_of_mindformers,
+    is_saving,
+)
 from ms_recover.training.host import this_host
 from ms_recover.training.job import current_job
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
+from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import restore_ranks
+from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import batch_size_of
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run import TrainingRun, begin_run
@@ -72,7 +81,8 @@ class SliceManifests(Callback):  # type: ignore[misc]
     Raises
     ------
     UsageError
-        When an argument is invalid; when the training begins, if no other callback saves slices.
+        When an argument is invalid; when the training begins, if no other callback saves slices, or one of MindSpore's
+        would save beside slices of its prefix that another number of ranks saved.
     MsRecoverError
         While training, when a manifest could not be written.
 
@@ -114,22 +124,25 @@ class SliceManifests(Callback):  # type: ignore[misc]
         self._leave_run()
         self._params = params = run_context.original_args()
         job = self._job = current_job()
-        savers = checkpoint_callbacks(getattr(params, "list_callback", None))
-        if not savers:
-            raise UsageError(
-                "SliceManifests: no ModelCheckpoint or CheckpointMonitor is among the callbacks, so there are no "
-                "slices to write manifests for; add one, or use SliceCheckpoint, which saves by itself"
-            )
-        if self._layouts is not None:
-            check_layouts(self._layouts, job.size)
+        with job.ending_together("beginning to write manifests"):
+            savers = self._checked_savers()
         self._same = None
-        folders = {str(getattr(saver, "_directory", "")) for saver in savers}
-        run = self._run = begin_run(job, params, NO_STEP, last_start(folders))
+        folders = [directory_of(saver) for saver in savers]
+        set_other_world_aside(job, folders[0])
+        run = self._run = begin_run(job, params, NO_STEP, last_start(set(folders)))
         self.run_id = run.run_id
         epoch_steps = getattr(params, "batch_num", None)
         batch_size = batch_size_of(getattr(params, "train_dataset", None))
         host, machine = this_host()
-        record = TrainingRecord(run.started, run.resumed_from, epoch_steps, batch_size, host=host, machine=machine)
+        record = TrainingRecord(
+            run.started,
+            run.resumed_from,
+            epoch_steps,
+            batch_size,
+            host=host,
+            machine=machine,
+            resharded_from=run.resharded_from,
+        )
         self._sources = [ForeignSaves(saver, number, job, run.run_id, record) for number, saver in enumerate(savers)]
         for source in self._sources:
             if source.kept is not None and source.kept < 2:
@@ -138,6 +151,26 @@ class SliceManifests(Callback):  # type: ignore[misc]
                     "set keep_checkpoint_max (save_max) to 2 or more",
                     job.rank,
                 )
+
+    def _checked_savers(self) -> list[Any]:
+        """Return the callbacks that save.
+
+        UsageError where there are none, and where one of MindSpore's would save beside slices of another number of
+        ranks. MindFormers resumes by itself from such slices.
+        """
+        savers = checkpoint_callbacks(getattr(self._params, "list_callback", None))
+        if not savers:
+            raise UsageError(
+                "SliceManifests: no ModelCheckpoint or CheckpointMonitor is among the callbacks, so there are no "
+                "slices to write manifests for; add one, or use SliceCheckpoint, which saves by itself"
+            )
+        if self._layouts is not None:
+            check_layouts(self._layouts, self._job.size)
+        for saver in savers:
+            folder, base = directory_of(saver), given_prefix(saver)
+            if folder and base is not None and not is_of_mindformers(saver):
+                check_number_of_ranks(self._job, folder, base)
+        return savers
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Take up the saves that ended."""

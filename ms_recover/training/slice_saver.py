@@ -195,17 +195,18 @@ class SliceSaver:
         ranks saved the slices that lie there; StorageError when the directory cannot be written.
         """
         agree_arguments(self._job, "beginning to save", {**self._arguments, **(also or {})})
-        check_experiment(self.experiment, str(self.directory))
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
         self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
-        if parameters is not None or self._network is None:
-            self._network = as_cell(parameters)
-        if owner is None:
-            self.note_begin()
+        with self._job.ending_together("beginning to save"):
+            check_experiment(self.experiment, str(self.directory))
+            self._network = self._network if parameters is None and self._network is not None else as_cell(parameters)
+            if owner is None:
+                self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
-        check_number_of_ranks(self._job, self._files.template, self._place.base)
+        where = (self._job, self._files.template, self._place.base)
+        self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
@@ -266,15 +267,16 @@ class SliceSaver:
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
-        named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        samples = {} if batch is None else {"batch": tuple(to_record(digest_batch(batch)))}
-        order = {} if self._dataset is None else {"order": sample_order(self._dataset)}
-        now = current_state(extra=extra, **order, **samples, **self.network_state())
-        state = pending_state(now)  # before anything begins: what it refuses leaves all as it is
-        if not self._begun or self._resumes != resumes():
+        begins = not self._begun or self._resumes != resumes()
+        with self._job.ending_together(f"saving step {step}"):  # before anything begins: a refusal leaves all as it is
+            named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
+            if named <= self._newest and not begins:
+                raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
+            samples = {} if batch is None else {"batch": tuple(to_record(digest_batch(batch)))}
+            order = {} if self._dataset is None else {"order": sample_order(self._dataset)}
+            state = pending_state(current_state(extra=extra, **order, **samples, **self.network_state()))
+        if begins:
             self.begin(first=named)
-        if named <= self._newest:
-            raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
         end_waiting()
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
@@ -291,16 +293,15 @@ class SliceSaver:
         began = time.perf_counter()
         self._doing = (doing, f"saving step {step}")
         group = self._files.group()
-        if facts is None:
-            _, facts = gather_facts(self._job, state.facts, f"describing {doing}", self._doing[1])
-        encoded = state.encoded(self.claim, peers_of(self._job.rank, group, facts))
-        self._newest = step
+        facts = facts or gather_facts(self._job, state.facts, f"describing {doing}", self._doing[1])[1]
+        self._newest, network = step, self._network
         self._place.note(step)
-        order, network = self._order(step, total, encoded, facts), self._network
-        flush_caches(network)
-        self._beside.name_replaced(network, step)
+        with self._job.ending_together(self._doing[1]):
+            order = self._order(step, total, state.encoded(self.claim, peers_of(self._job.rank, group, facts)), facts)
+            flush_caches(network)
+            self._beside.name_replaced(network, step)
+            contents = None if is_compiled_parallel(network) and not self._async else read_contents(network)
         if self._async:
-            contents = read_contents(network)
             floor = self._floor(order.group, contents if self._rank_local.is_due(order.group) else None)
             if contents is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
@@ -308,8 +309,7 @@ class SliceSaver:
                 snapshot = self._memory.copy(contents)
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
-            whole = None if is_compiled_parallel(network) else read_contents(network)
-            self._background.do_now(lambda: self._commit(order, whole or network, None))
+            self._background.do_now(lambda: self._commit(order, contents or network, None))
             self._place.rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 

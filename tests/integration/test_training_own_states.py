@@ -68,6 +68,18 @@ def test_states_alone_never_refuse_a_recovery(seen):
     assert "random numbers not proven: those of rank 0 (rank 1)" in line
 
 
+def test_a_lost_rank_whose_samples_are_drawn_from_its_own_generator_goes_on_and_says_so(seen):
+    """Its generator is lost with its folder, so that its samples cannot be the same, and prove nothing."""
+    for rank in range(2):
+        whole, nothing, lost = (seen[rank][name] for name in ("whole noise", "noise, nothing", "noise, folder"))
+        assert nothing["losses"] == {step: loss for step, loss in whole["losses"].items() if int(step) >= 13}
+        assert lost["failure"] == ""
+        assert min(map(int, lost["losses"])) == 13
+    assert "go on as those of rank 0" in said(seen, 1, "noise, folder")
+    (line,) = seen[0]["noise, folder"]["line"]
+    assert "samples not proven: on rank(s) 1 its own state is lost, and its samples are drawn from numpy" in line
+
+
 def test_the_program_may_choose_the_newest_step_with_a_peers_states(seen):
     same(seen, "own, newest, peer", 13, ranks=(0,))
     assert "go on as those of rank 0" in said(seen, 1, "own, newest, peer")

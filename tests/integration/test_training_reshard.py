@@ -156,6 +156,20 @@ def test_a_node_is_lost_and_comes_back_and_no_loss_differs(tmp_path):
 
 
 @more
+def test_a_run_of_other_ranks_is_abandoned_named_and_chosen_and_no_loss_differs(tmp_path):
+    """Four ranks, two, two from the run of the four once more, four again: from that, or from the abandoned one."""
+    found = run(tmp_path, "abandon_a_run")["abandon_a_run"]
+    assert len(set(found["runs"])) == 3
+    starts = {"gone on": [7, 11], "from the first": [7, 9], "back": [9, 16], "chosen": [11, 16]}
+    for name, steps in starts.items():
+        assert found[name]["steps"] == steps, found[name]
+        assert {key: found[name][key] for key in SAME} == SAME
+    assert (found["back"]["step"], found["back"]["from"]) == ("2_4", 2)
+    assert (found["chosen"]["step"], found["chosen"]["from"]) == ("3_2", 2)
+    assert found["names the abandoned one"]
+
+
+@more
 def test_the_sample_goes_on_with_half_of_its_ranks(tmp_path):
     """Its two commands; the undisturbed losses come out to the last bit, for more than 50 steps."""
     pairs, whole, root = make_pairs(tmp_path), tmp_path / "whole", tmp_path / "run"

@@ -78,6 +78,28 @@ def test_ranks_that_do_different_things_are_named_with_them_at_once_on_all(seen,
     assert max(one["seconds"], other["seconds"]) < SOON
 
 
+REFUSALS = {
+    "extra of one": ("saving step 8", "UsageError", "seen"),
+    "step of one": ("saving step 1", "UsageError", "step 1_1 does not come behind step 1_"),
+    "first save of one": ("saving step -1", "UsageError", "step=-1: it must be at least 1"),
+    "choice of one": ("checking the arguments of a resume", "UsageError", "rank_local='nobody'"),
+    "choice of one in a loop": ("checking the arguments of a resume", "UsageError", "fresh='again'"),
+    "epochs of one": ("checking the arguments of a resume", "UsageError", "epochs=0: it must be at least 1"),
+    "state of one": ("beginning to save step 8", "UsageError", "Odd"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_one_rank_refuses_by_itself_ends_all_at_once_with_the_reason(seen, name):
+    one, other = (rank[name] for rank in seen)
+    doing, kind, text = REFUSALS[name]
+    assert other["failure"].startswith(f"{kind}: ")
+    assert text in other["failure"]
+    assert one["failure"].startswith(f"MsRecoverError: rank 0 stops because {doing} failed on rank(s) 1: {kind}: ")
+    assert text in one["failure"]
+    assert max(one["seconds"], other["seconds"]) < SOON
+
+
 def test_each_rank_may_name_its_own_slice_of_the_step(seen):
     for rank in seen:
         assert rank["own files"]["failure"] == ""

@@ -89,47 +89,58 @@ LOSSES = {
 }
 
 CASES = {
-    # name: how ranks differ (states, seeds), what rank 1 loses, arguments, shard of rank 1
+    # name: how ranks differ (states, what datasets draw, seeds), what rank 1 loses, arguments, shard of rank 1
     "alike, folder": (False, "folder", {}, 1),
     "alike, state": (False, "state", {}, 1),
     **{f"own, {what}": (True, what, {}, 1) for what in LOSSES},
+    "noise, folder": ("noise", "folder", {}, 1),
+    "noise, nothing": ("noise", "nothing", {}, 1),
     "own, newest, peer": (True, "newest", {"rank_local": "peer"}, 1),
     "alike, other shard": (False, "nothing", {}, 0),
     "alike, folder and other shard": (False, "folder", {}, 0),
 }
 
 
-def main(directory, *chosen):
+def begin():
+    """Join the ranks."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     with suppress(SystemError):  # of the first operator with a shape, where MindSpore was built for an older numpy
         ops.reshape(ms.Tensor([1.0]), (1, 1))
     init()
     ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+
+
+def main(directory, *chosen):
+    begin()
     job, top, seen = current_job(), Path(directory), {}
     heard = Heard()
     logging.getLogger("ms_recover").addHandler(heard)
 
-    def dataset(shard):
+    def dataset(shard, own):
         ds.config.set_seed(11 + job.rank)  # each rank shuffles in an order of its own
+        ds.config.set_fast_recovery(own != "noise")
         parts = {"num_shards": job.size, "shard_id": shard}
-        return ds.GeneratorDataset(rows(64, 5), ["x", "y"], shuffle=False, **parts).shuffle(16).batch(4)
+        data = ds.GeneratorDataset(rows(64, 5), ["x", "y"], shuffle=False, **parts).shuffle(16)
+        if own == "noise":
+            data = data.map(lambda x: x + np.float32(np.random.normal()), ["x"], num_parallel_workers=1)
+        return data.batch(4)
 
     def draws(own):
         np.random.seed(100 + job.rank)
-        return Draws(own)
+        return Draws(own is True)
 
     def hexes(losses):
         return {step: loss.hex() for step, loss in losses.seen.items()}
 
-    for own in (False, True):
+    for own in (False, True, "noise"):
         losses, drawn = Losses(), draws(own)
-        make_model().train(EPOCHS, dataset(job.rank), callbacks=[losses, drawn])
+        make_model().train(EPOCHS, dataset(job.rank, own), callbacks=[losses, drawn])
         seen[f"whole {own}"] = {"losses": hexes(losses), "drawn": drawn.drawn}
         drawn = draws(own)
         root = top / f"tree {own}"
         with suppress(StoppedError):
             callbacks = [drawn, checkpoint(root, 4), Losses(stop_at=CUT)]
-            make_model().train(EPOCHS, dataset(job.rank), callbacks=callbacks)
+            make_model().train(EPOCHS, dataset(job.rank, own), callbacks=callbacks)
         job.gather([0])
 
     heard.texts = []
@@ -142,10 +153,10 @@ def main(directory, *chosen):
             LOSSES[what](root / "ckpt_dir1")
         job.gather([0])
         np.random.seed(900 + job.rank)
-        losses, drawn, began, failure, printed = Losses(), Draws(own), time.monotonic(), "", StringIO()
+        losses, drawn, began, failure, printed = Losses(), Draws(own is True), time.monotonic(), "", StringIO()
         with redirect_stderr(printed):
             try:
-                data = dataset(job.rank if job.rank == 0 else shard)
+                data = dataset(job.rank if job.rank == 0 else shard, own)
                 callbacks = [losses, drawn, checkpoint(root, 4)]
                 recover_train(make_model(), data, root, EPOCHS, callbacks=callbacks, **options)
             except MsRecoverError as error:

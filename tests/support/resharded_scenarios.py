@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ms_recover.formats.manifest import read_manifest
 from tests.support.resharded_jobs import World, copy_tree
 
 Start = Callable[..., World]
@@ -252,3 +253,29 @@ def _uneven() -> list[Any]:
 
     devices = {"dp": 1, "mp": 2}
     return [*cuts(1, 2)[:2], cut("bias", devices, "mp")]
+
+
+def abandon_a_run(top: Path, start: Start) -> dict[str, Any]:
+    """2 x 2 trains, a node is lost; 1 x 2 goes on, and once more from the run of the four; then 2 x 2 again."""
+    root, parts = top / "tree", {"micro": 2, "reshard": True}
+    whole = start(top / "whole", 4, 2, EPOCHS, how="train")
+    start(root, 4, 2, EPOCHS, how="train", crash=7)
+    first = newest_run(root)
+    for rank in (2, 3):
+        shutil.rmtree(root / f"ckpt_dir{rank}")
+    found = {"gone on": brief(start(root, 2, 2, EPOCHS, crash=11, **parts), whole, 2)}
+    abandoned = newest_run(root)
+    found["from the first"] = brief(start(root, 2, 2, EPOCHS, crash=9, run=first, **parts), whole, 2)
+    found["runs"] = [first, abandoned, newest_run(root)]
+    by_choice = copy_tree(root, top / "chosen")
+    back = start(root, 4, 2, EPOCHS, reshard=True)
+    found["back"] = brief(back, whole, 2)
+    found["names the abandoned one"] = f"of run {abandoned}" in back.said and "training resumes from step" in back.said
+    found["chosen"] = brief(start(by_choice, 4, 2, EPOCHS, reshard=True, run=abandoned), whole, 2)
+    return found
+
+
+def newest_run(root: Path) -> str:
+    """Return the run that was started last of those with slices in place."""
+    manifests = [read_manifest(path) for path in root.glob("ckpt_dir*/*.manifest.json")]
+    return max(manifests, key=lambda one: one.training.started).run_id

@@ -18,11 +18,27 @@ from pathlib import Path
 import mindspore as ms
 from mindspore import ops
 from mindspore.communication import init
+from mindspore.train import Callback
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import SliceSaver, recover_train, resume
 from ms_recover.training.job import current_job
 from tests.support.trainings import EPOCHS, Losses, StoppedError, checkpoint, files, make_dataset, make_model
+
+
+class Odd(Callback):
+    """Has a state that no file can hold, on rank 1 from the second save on."""
+
+    def state_dict(self):
+        return {"seen": object() if self.steps > 4 and current_job().rank else self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["seen"]
+
+    steps = 0
+
+    def on_train_step_end(self, run_context):
+        self.steps += 1
 
 
 class Scenes:
@@ -89,7 +105,22 @@ class Scenes:
         self.see("own loss", lambda: saver.save((3, 5)[rank]), root)
         work = (lambda: saver.save(7), lambda: resume(network, self.out / "fresh", fresh="start"))[rank]
         self.see("saves and resumes", work, root)
+        self.refusals(saver, root)
         saver.release()
+
+    def refusals(self, saver, root):
+        """What one rank refuses by itself, before anything is exchanged."""
+        rank, network = self.rank, make_model().train_network
+        extra = ({"seen": 1}, {"seen": object()})[rank]
+        self.see("extra of one", lambda: saver.save(8, extra=extra), root)
+        self.see("step of one", lambda: saver.save((8, 1)[rank]), root)
+        self.see(
+            "first save of one", lambda: SliceSaver(network, f"{root}/new{{rank}}", "loop").save((1, -1)[rank]), root
+        )
+        self.see("choice of one", lambda: self.resume_model(rank_local=("peer", "nobody")[rank]))
+        self.see("choice of one in a loop", lambda: resume(network, self.root, fresh=("start", "again")[rank]))
+        self.see("epochs of one", lambda: self.resume_model(epochs=(EPOCHS, 0)[rank]))
+        self.see("state of one", lambda: self.train(self.out / "odd", Odd(), checkpoint(self.out / "odd", 4)))
 
     def equal(self):
         """What is a rank's own, and stays allowed."""

@@ -123,15 +123,43 @@ def test_saves_of_different_steps_are_named_and_those_of_callbacks_are_not_compa
     assert all("rank 0 is saving 0, rank 1 is saving 1" in str(error) for error in errors)
 
 
-def test_the_failure_of_a_rank_is_raised_there_although_the_others_are_elsewhere():
+@pytest.mark.parametrize("fails_in", ["work of all ranks", "code of one rank"])
+def test_the_failure_of_a_rank_is_raised_there_and_the_others_learn_it_wherever_they_are(fails_in):
     def work(job):
-        if job.rank:
+        if not job.rank:
+            return job.gather([1] * 40, "saving")
+        if fails_in == "work of all ranks":
             return job.run_together("scanning", lambda: 1 / 0)
-        return job.gather([1], "saving")
+        with job.ending_together("scanning"):
+            return 1 / 0
 
-    one, other = together(2, work)
-    assert isinstance(one, UsageError)
-    assert isinstance(other, ZeroDivisionError)
+    one, *others = together(3, work)
+    assert type(one) is MsRecoverError
+    assert "rank 0 stops because scanning failed on rank(s) 1, 2: ZeroDivisionError: division by zero" in str(one)
+    assert {type(error) for error in others} == {ZeroDivisionError}
+
+
+def test_ranks_that_fail_for_different_reasons_raise_their_own_and_the_others_learn_all():
+    def work(job):
+        with job.ending_together("checking the arguments"):
+            if job.rank:
+                raise UsageError(f"no\nstep \udcff of rank {job.rank}")
+        return job.gather([1], "resuming")
+
+    one, *others = together(3, work)
+    assert [str(error) for error in others] == ["no\nstep \udcff of rank 1", "no\nstep \udcff of rank 2"]
+    for rank in (1, 2):
+        assert f"failed on rank(s) {rank}: UsageError: no\nstep ? of rank {rank}" in str(one)
+
+
+def test_a_rank_that_fails_where_nobody_answers_raises_its_own_reason():
+    class Alone(TrainingJob):
+        def all_gather(self, numbers):
+            raise RuntimeError("Launch kernel failed")
+
+    for job in (Alone(0, 2, True), TrainingJob(0, 2, False), TrainingJob(0, 1, False)):
+        with pytest.raises(ZeroDivisionError), job.ending_together("checking"):
+            raise ZeroDivisionError
 
 
 def test_what_another_operation_sent_is_no_answer():

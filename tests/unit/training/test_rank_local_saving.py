@@ -106,4 +106,5 @@ def test_a_record_that_cannot_be_written_is_raised_at_the_next_save(savers, monk
     one, other = save(2, 7, 8)
     assert isinstance(other, StorageError)
     assert "No space left" in str(other)
-    assert "rank(s) 1 could not save" in str(one)
+    assert "saving a slice failed on rank(s) 1: StorageError: " in str(one)
+    assert "No space left" in str(one)

@@ -1,6 +1,7 @@
 """With ``reshard=True`` a run is chosen, brought back and named as without it, on as many ranks or on others."""
 
 import logging
+import shutil
 from contextlib import suppress
 
 import numpy as np
@@ -10,12 +11,21 @@ pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
+from mindspore.train import CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
+from ms_recover.errors import UsageError  # noqa: E402
+from ms_recover.formats.manifest import read_manifest  # noqa: E402
 from ms_recover.model.steps import Step  # noqa: E402
-from ms_recover.training import SliceSaver, resume, slice_saver  # noqa: E402
+from ms_recover.training import SliceManifests, SliceSaver, resume, slice_saver  # noqa: E402
 from ms_recover.training.job import current_job  # noqa: E402
+from ms_recover.training.run import forget_resumed  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.trainings import files  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _nothing_resumed():
+    forget_resumed()
 
 
 def network(value=0.0):
@@ -80,3 +90,38 @@ def test_where_it_cannot_be_resumed_every_slice_has_its_name_of_before(runs):
     with pytest.raises(Exception, match="weight"):
         resume([nn.Dense(3, 2)], root, prefix="net", reshard=True, run=first)
     assert files(root) == before
+
+
+@pytest.mark.parametrize("others", [1, 2], ids=["nobody knows which is meant", "most ranks have the run"])
+def test_the_folder_of_another_training_is_refused_or_named(tmp_path, monkeypatch, caplog, others):
+    """The folders of the last ranks of three are those of a training that came further."""
+    ours = train(tmp_path / "tree", monkeypatch, 3, (1, 2), 0)
+    theirs = train(tmp_path / "other", monkeypatch, 3, (1, 2, 3), 100)
+    for rank in range(3 - others, 3):
+        shutil.rmtree(tmp_path / f"tree/ckpt_dir{rank}")
+        shutil.copytree(tmp_path / f"other/ckpt_dir{rank}", tmp_path / f"tree/ckpt_dir{rank}")
+    if others == 2:
+        assert resumed(tmp_path / "tree") == (Step(1, 3), 103.0)
+        assert f"the folder of rank(s) 0 is of another training: it has slices of run {ours}" in caplog.text
+        return
+    before = files(tmp_path / "tree")
+    with pytest.raises(UsageError, match=r"the folder of rank\(s\) 0, 1 is of another training") as refused:
+        resumed(tmp_path / "tree")
+    for text in (f"run='{ours}'", f"run='{theirs}'", "up to step 1_2", "up to step 1_3"):
+        assert text in str(refused.value)
+    assert files(tmp_path / "tree") == before
+    assert resumed(tmp_path / "tree", run=ours) == (Step(1, 2), 2.0)
+
+
+def test_a_trainer_that_saves_by_itself_goes_on_in_a_tree_of_its_own(tmp_path, monkeypatch):
+    """MindSpore's ModelCheckpoint with SliceManifests beside it, on one rank from slices of two."""
+    train(tmp_path, monkeypatch, 2, (1, 2), 0)
+    found = network()
+    assert resume([found], tmp_path, prefix="net", reshard=True).resharded_from == 2
+    data = ms.dataset.GeneratorDataset([(np.ones(2, np.float32), np.ones(2, np.float32))] * 4, ["x", "y"]).batch(2)
+    saver = ModelCheckpoint("net", str(tmp_path / "ckpt_dir0"), CheckpointConfig(2, keep_checkpoint_max=4))
+    model = Model(found, nn.MSELoss(), nn.Momentum(found.trainable_params(), 0.1, 0.9))
+    model.train(1, data, callbacks=[saver, SliceManifests()], dataset_sink_mode=False)
+    for folder, ranks, before in ((tmp_path, 1, 2), (tmp_path / "resharded_from/2_ranks_1_2", 2, None)):
+        manifests = [read_manifest(path) for path in folder.glob("ckpt_dir*/*.manifest.json")]
+        assert {(one.world_size, one.training.resharded_from) for one in manifests} == {(ranks, before)}

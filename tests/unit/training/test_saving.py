@@ -265,7 +265,9 @@ def test_when_one_rank_cannot_save_all_stop_and_its_last_step_stays(ranks, tmp_p
     assert "rank 1, step 1_3, " in str(stopped[1])
     assert isinstance(stopped[1], StorageError)
     for rank in (0, 2):
-        assert f"rank {rank} stops behind step 1_3: rank(s) 1 could not save" in str(stopped[rank])
+        assert f"rank {rank} stops because saving a slice failed on rank(s) 1: StorageError: rank 1, step 1_3, " in str(
+            stopped[rank]
+        )
         assert committed(tmp_path / f"ckpt_dir{rank}") == ["1_1", "1_2", "1_3"][async_save:]
     assert committed(tmp_path / "ckpt_dir1") == ["1_1", "1_2"]
     plan = api.plan(api.scan(tmp_path))

@@ -18,6 +18,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, save_manifests
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.filterwarnings("ignore:getName:DeprecationWarning")]  # MindSpore's
 ms = pytest.importorskip("mindspore")
@@ -28,6 +29,7 @@ from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  
 from ms_recover.training import SliceManifests, cut  # noqa: E402
 from ms_recover.training.foreign_saves import is_saving  # noqa: E402
 from ms_recover.training.host import this_host  # noqa: E402
+from tests.support.trainings import files  # noqa: E402
 
 
 def train(tmp_path, manifests, epochs=1, behind=True, callbacks=(), saver=None, **options):
@@ -41,6 +43,21 @@ def train(tmp_path, manifests, epochs=1, behind=True, callbacks=(), saver=None, 
     both = [saver, manifests] if behind else [manifests, saver]
     model.train(epochs, data, callbacks=[*both, *callbacks], dataset_sink_mode=False)
     return saver
+
+
+@pytest.mark.parametrize("prefix", ["test", "other"])
+def test_a_training_does_not_begin_over_slices_of_another_number_of_ranks(tmp_path, prefix):
+    make_tree(tmp_path, data_parallel=2, model_parallel=1, steps=(Step(1, 4),))
+    save_manifests(tmp_path)
+    before = files(tmp_path)
+    saver = ModelCheckpoint(prefix, str(tmp_path / "ckpt_dir0"), CheckpointConfig(2, keep_checkpoint_max=20))
+    if prefix == "other":
+        train(tmp_path, SliceManifests(), saver=saver)
+        assert files(tmp_path).items() >= {one for one in before.items() if "test-" in one[0]}
+        return
+    with pytest.raises(UsageError, match=r"slices of a job of 2 rank\(s\), the newest of step 1_4 .* this job has 1"):
+        train(tmp_path, SliceManifests(), saver=saver)
+    assert files(tmp_path) == before
 
 
 def sealed(folder):

@@ -127,7 +127,7 @@ def test_a_failed_save_ends_the_loop_on_all_ranks(ranks, tmp_path, monkeypatch):
 
     stopped = ranks(3, train)
     assert "rank 1, step 1_2, " in str(stopped[1])
-    assert all(isinstance(error, MsRecoverError) and "rank(s) 1 could not save" in str(error) for error in stopped[::2])
+    assert all(isinstance(error, MsRecoverError) and "rank(s) 1: Storage" in str(error) for error in stopped[::2])
     plan = api.plan(api.scan(tmp_path))
     assert (plan.step, [action.rank for action in plan.actions]) == (Step(1, 2), [1])
 
