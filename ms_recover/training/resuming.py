@@ -12,6 +12,7 @@ from ms_recover.errors import InputError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.anew import begin_anew
 from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues
@@ -166,6 +167,9 @@ def resume(
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
+        anew = begin_anew(search.root, search.given, network)
+        if anew is not None:
+            anew.say(job.rank, dataset)
         return Resumption(None, None, None)
     state = found.state()
     if not holds_optimizer(network):

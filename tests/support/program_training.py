@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mindspore as ms
 import mindspore.dataset as ds
+from mindspore import nn
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import SliceCheckpoint, recover_train
@@ -103,8 +104,9 @@ class Training:
         finally:
             logger.removeHandler(handler)
             FAILS.clear()
-            with suppress(RuntimeError):  # an operator's error is raised once more by the next one
-                ms.runtime.synchronize()
+            for wait in (ms.runtime.synchronize, lambda: nn.Dense(1, 1)):  # an operator's error is raised once more
+                with suppress(RuntimeError):
+                    wait()
 
     def _loop_through(
         self, program: Program, write: Report, crash: tuple[str, int] | None, how: str, anew: bool
