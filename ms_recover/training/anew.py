@@ -19,6 +19,7 @@ from ms_recover.training.batches import difference, from_record
 from ms_recover.training.buffers import persistent_buffers
 from ms_recover.training.callback_states import callback_states
 from ms_recover.training.cell_values import Cells
+from ms_recover.training.cells import rounding_optimizers
 from ms_recover.training.generators import GENERATORS, changed_generators, generator_states, random_operators
 from ms_recover.training.run_state import named
 from ms_recover.training.sample_order import code_names
@@ -116,6 +117,8 @@ def begin_anew(
     if ran or _seeds(first.generators) != _seeds(generators):
         operators = random_operators(network, generators)
         differing += [f"random operators that go on: {list_some(operators, _MOST_NAMED)}"] if operators else []
+    rounding = rounding_optimizers(network)
+    differing += [f"{list_some(rounding)}, which rounds by how often its kernel ran"] if rounding else []
     return Anew(first, experiments, differing)
 
 
