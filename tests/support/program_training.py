@@ -45,6 +45,17 @@ class Warnings(logging.Handler):
         self._report("warning", record.getMessage())
 
 
+def _wait_for_late_errors() -> None:
+    """Have MindSpore raise an operator's error here, which the next operators of a process raise again, some times."""
+    for _ in range(8):
+        try:
+            ms.runtime.synchronize()
+            nn.Dense(1, 1)
+        except RuntimeError:
+            continue
+        return
+
+
 @contextmanager
 def printing_to(path: Path) -> Iterator[None]:
     """Have what the process prints, MindSpore's own lines too, in a file."""
@@ -104,9 +115,7 @@ class Training:
         finally:
             logger.removeHandler(handler)
             FAILS.clear()
-            for wait in (ms.runtime.synchronize, lambda: nn.Dense(1, 1)):  # an operator's error is raised once more
-                with suppress(RuntimeError):
-                    wait()
+            _wait_for_late_errors()
 
     def _loop_through(
         self, program: Program, write: Report, crash: tuple[str, int] | None, how: str, anew: bool
