@@ -88,6 +88,14 @@ def _digested(value: Any) -> Any:
     return repr(sorted(value, key=repr)) if isinstance(value, set) else repr(value)
 
 
+def marks_of(cells: Cells, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what shows whether what cells keep has changed, and whether further `values` have, by name."""
+    found = {str(leaf): _mark(leaf) for leaf in leaves(cells)}
+    for name, value in values.items():
+        found[name] = _mark(Leaf(name, (), "tensor" if isinstance(value, ms.Tensor) else "plain", value))
+    return found
+
+
 @dataclass(frozen=True)
 class _Begun:
     """A value as it was when its cell was first seen in this process."""

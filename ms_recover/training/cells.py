@@ -11,6 +11,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
+from ms_recover.training.job import device_target
 from ms_recover.training.options import check_parameters
 
 _log = logging.getLogger(__name__)
@@ -131,6 +132,16 @@ def holds_optimizer(whole: Any) -> bool:
         return True
     names = {parameter.name for parameter in whole.get_parameters()}
     return any(name.partition(".")[2] in names for name in names)
+
+
+def rounding_optimizers(network: Any) -> list[str]:
+    """Return the optimizers in a network whose results depend on how often their kernel ran in this process.
+
+    ``ApplyRMSProp`` on CPU shares its work out among threads by trial, and rounds parts of vectors otherwise.
+    """
+    if device_target() != "CPU":
+        return []
+    return sorted({type(cell).__name__ for _, cell in network.cells_and_names() if isinstance(cell, nn.RMSProp)})
 
 
 def _check_part(part: Any) -> None:

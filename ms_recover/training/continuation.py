@@ -9,7 +9,6 @@ from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
-from mindspore import nn
 from mindspore.train import Callback
 
 from ms_recover.model.texts import list_some
@@ -25,12 +24,12 @@ from ms_recover.training.generators import (
     restore_generators,
 )
 from ms_recover.training.gradients import without_gradient
-from ms_recover.training.job import TrainingJob, device_target
+from ms_recover.training.job import TrainingJob
 from ms_recover.training.loss_monitor import continue_loss_monitors
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
-from ms_recover.training.run_state import RunState, named, warn_of_operators
+from ms_recover.training.run_state import RunState, name_operators, named
 from ms_recover.training.sample_order import called_by_threads
 from ms_recover.training.unsaved_callbacks import unsaved_callbacks
 
@@ -59,16 +58,6 @@ def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunS
     )
     resume_line().doubt(f"their state is lost on rank {list_some(lacking)}", "callbacks")
     return replace(state, callbacks=())
-
-
-def rounding_optimizers(network: Any) -> list[str]:
-    """Return the optimizers in a network whose results depend on how often their kernel ran in this process.
-
-    ``ApplyRMSProp`` on CPU shares its work out among threads by trial, and rounds parts of vectors otherwise.
-    """
-    if device_target() != "CPU":
-        return []
-    return sorted({type(cell).__name__ for _, cell in network.cells_and_names() if isinstance(cell, nn.RMSProp)})
 
 
 class Continuation(Callback):  # type: ignore[misc]
@@ -154,16 +143,7 @@ class Continuation(Callback):  # type: ignore[misc]
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         self._compare()
         self._job.run_together("restoring the state of the training", self._restore)
-        warn_of_operators(self._own, run_context.original_args().train_network, self._state)
-        rounding = rounding_optimizers(run_context.original_args().train_network)
-        if rounding:
-            _log.warning(
-                "%s: %s: on CPU MindSpore's kernel rounds by how often it ran in the process, so the last bits are not "
-                "those of the interrupted training",
-                self._own,
-                list_some(rounding),
-            )
-            resume_line().doubt(f"{list_some(rounding)} rounds by how often its kernel ran", "optimizer")
+        name_operators(self._own, run_context.original_args().train_network, self._state)
         self._prove()
         note_early_draws(run_context, self._early)
         if not self._in_epoch:

@@ -41,12 +41,17 @@ class LastBatch(Callback):  # type: ignore[misc]
         if self._may_save(params):
             self._digest(params)
 
+    def of_step(self, params: Any) -> list[Any]:
+        """Return the digests of the batch of the present step; none in sink mode, where no batch is in hand."""
+        if self._step != params.cur_step_num:  # of a step that ends the training before its time, or of the first
+            self._digest(params)
+        return self._record
+
     def behind(self, params: Any) -> dict[str, Any]:
         """Return what the state behind a step has of its batch; nothing in sink mode, where no batch is in hand."""
-        if self._step != params.cur_step_num:  # of a step that ends the training before its time
-            self._digest(params)
+        record = self.of_step(params)
         counted = {} if self._passed_over is None else {"drawn": self._passed_over + params.cur_step_num - self._first}
-        return {"batch": tuple(self._record), **counted}
+        return {"batch": tuple(record), **counted}
 
     def _digest(self, params: Any) -> None:
         batch = getattr(params, "train_dataset_element", None)

@@ -290,7 +290,7 @@ def recover_train(
     with _position_kept(dataset):
         load_found(found, load, state, model, trains=resumed.trained)
         if not resumed.trained:
-            _say_finished(own, str(ended), as_asked=done == last * batch_num, prints=job.rank == 0)
+            _say_finished(own, str(ended), as_asked=done <= last * batch_num, prints=job.rank == 0)
             return resumed
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(drawn)
@@ -302,9 +302,10 @@ def recover_train(
 
 
 def _say_finished(own: OwnSlice, ended: str, *, as_asked: bool, prints: bool) -> None:
-    """Say that nothing is left to train; no warning where the training has come just as far as the program asks.
+    """Say that nothing is left to train; a warning where the training has come further than the program asks.
 
-    A script with several trainings comes here in each start behind the end of the first.
+    A script with several trainings comes here in each start behind the end of the first, and so does a training that
+    a callback of the program has ended.
     """
     _log.log(
         logging.INFO if as_asked else logging.WARNING, "%s: %s; it is loaded, and nothing is left to train", own, ended

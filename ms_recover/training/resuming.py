@@ -12,6 +12,7 @@ from ms_recover.errors import InputError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.anew import begin_anew
 from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues
@@ -24,7 +25,7 @@ from ms_recover.training.network_state import restore
 from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.resumed_experiment import given_experiments
-from ms_recover.training.run_state import RunState, warn_of_operators
+from ms_recover.training.run_state import RunState, name_operators
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
 from ms_recover.training.shards import check_shards
@@ -168,6 +169,9 @@ def resume(
         cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
+        anew = begin_anew(search.root, search.given, network)
+        if anew is not None:
+            anew.say(job.rank, dataset)
         return Resumption(None, None, None)
     with job.ending_together("reading the state"):
         state = found.state()
@@ -181,7 +185,7 @@ def resume(
     loaded = LoadedValues(found, lambda: network)
     load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
     job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
-    warn_of_operators(found.own, network, state)
+    name_operators(found.own, network, state)
     shared_out = found.resharded_from is not None
     doubts = loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else []
     if state is not None:

@@ -18,6 +18,7 @@ from ms_recover.model.state import SliceClaim
 from ms_recover.model.texts import list_some
 from ms_recover.stores.store import Store
 from ms_recover.training.batches import difference, digest_batch, from_record, to_record
+from ms_recover.training.cells import rounding_optimizers
 from ms_recover.training.generators import drawn_generators, generator_states, random_operators
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
@@ -159,8 +160,8 @@ def state_if_sound(path: str, manifest: Manifest) -> RunState | None:
     return None
 
 
-def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> None:
-    """Name the random operators of a network that do not go on where they were."""
+def name_operators(own: OwnSlice, network: Any, state: RunState | None) -> None:
+    """Name the random operators of a network that do not go on where they were, and those that round otherwise."""
     operators = random_operators(network, state.generators if state is not None else generator_states())
     if operators:
         _log.warning(
@@ -169,6 +170,15 @@ def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> No
             list_some(operators, 8),
         )
         resume_line().doubt(f"random operators start anew: {list_some(operators, 8)}", "random numbers")
+    rounding = rounding_optimizers(network)
+    if rounding:
+        _log.warning(
+            "%s: %s: on CPU MindSpore's kernel rounds by how often it ran in the process, so the last bits are not "
+            "those of the interrupted training",
+            own,
+            list_some(rounding),
+        )
+        resume_line().doubt(f"{list_some(rounding)} rounds by how often its kernel ran", "optimizer")
 
 
 def decoded(values: Mapping[str, Any]) -> RunState:

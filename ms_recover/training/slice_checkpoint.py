@@ -12,6 +12,7 @@ from mindspore.train import Callback
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.anew import Anew
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states
 from ms_recover.training.dataset_draws import DatasetDraws
@@ -156,6 +157,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
         self._settling = Settling()
+        self._anew: Anew | None = None
         self._managed = self._unseeded = self._has_saved = False
 
     @property
@@ -223,6 +225,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         """Set newer slices aside, and refuse states that cannot be saved, before a sample is read."""
         self.saver.note_begin()
+        self._anew = self.saver.begin_anew(self._callbacks, run_context.original_args())
         act()
         if self._settling.is_settled:
             self._place_run(run_context.original_args())
@@ -231,6 +234,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step."""
         params = run_context.original_args()
+        anew, self._anew = self._anew, None
+        if anew is not None:
+            anew.say(self.saver.job.rank, getattr(params, "train_dataset", None), self._batch.of_step(params))
         self._settling.settle()
         self._place_run(params)
         if self._may_end(params):

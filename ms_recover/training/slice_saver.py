@@ -16,6 +16,7 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.anew import Anew, begin_anew, forget_begin
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
@@ -215,6 +216,12 @@ class SliceSaver:
         self._headline = Headline(self._job, str(self.directory), run.run_id)
         self._begun, self._resumes = True, resumes()
 
+    def begin_anew(self, callbacks: Iterable[Any], owner: object) -> Anew | None:
+        """Compare what a run that resumes nothing begins with, see `ms_recover.training.anew.begin_anew`."""
+        if self._training is None or self._training.resumed_from is not None:
+            return None
+        return begin_anew(str(self.directory), [self.experiment], self._network, callbacks, owner)
+
     def note_begin(self) -> None:
         """Note what the network keeps beside its parameters as training begins: what changes is saved."""
         note_begin(self._network)
@@ -375,6 +382,7 @@ class SliceSaver:
         except Exception as error:  # of MindSpore: it must name rank and step
             raise MsRecoverError(why_not_saved(order, error)) from error
         self._committed = order.step
+        forget_begin(str(self.directory), self.experiment)
         _log.info("%s: saved", order)
         if floor is not None:
             self._place.rotate(floor)

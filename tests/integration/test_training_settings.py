@@ -39,10 +39,10 @@ def adam(weights, rate=0.01, **options):
     return nn.Adam(weights, rate, **options)
 
 
-def make_model(optimizer=adam, loss=nn.MSELoss, scale=None, **options):
+def make_model(optimizer=adam, loss=nn.MSELoss, scale=None, amp_level="O0", **options):
     network = make_network()
     scaled = {} if scale is None else {"loss_scale_manager": amp.FixedLossScaleManager(scale, False)}
-    return Model(network, loss(), optimizer(network.trainable_params(), **options), **scaled)
+    return Model(network, loss(), optimizer(network.trainable_params(), **options), amp_level=amp_level, **scaled)
 
 
 def warned(caplog):
@@ -80,6 +80,14 @@ def test_each_setting_that_differs_is_one_warning_with_both_values_and_who_wins(
     assert model.train_network.optimizer.learning_rate.asnumpy() == pytest.approx(0.01)
     (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("ms_recover:")]
     assert "; settings not proven: Adam.beta1 is 0.8 and was 0.9, " in line
+
+
+@pytest.mark.parametrize("level", ["O3", "auto"])
+def test_another_amp_level_is_named_with_both_values(tmp_path, caplog, level):
+    save(tmp_path)
+    recover_train(make_model(amp_level=level), make_dataset(), tmp_path, 2)
+    texts = warned(caplog)
+    assert f"amp_level is {level} in the program, and was O0 when the slice was saved: the program's is taken" in texts
 
 
 def test_settings_as_before_are_not_named_and_a_value_that_was_overruled_stays_so(tmp_path, caplog):

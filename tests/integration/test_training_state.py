@@ -385,17 +385,24 @@ def test_weights_that_a_callback_takes_from_the_optimizer_are_named(tmp_path, ca
     assert caplog.text.count("second.bias were given other memory (by set_data or load") == int(mode == "PYNATIVE_MODE")
 
 
-def test_a_training_that_a_callback_has_ended_is_not_trained_on(tmp_path, caplog):
-    """Unless the callback has more patience now."""
+def test_a_training_that_a_callback_has_ended_is_not_trained_on(tmp_path, caplog, capfd):
+    """Unless the callback has more patience now; each start says so in a printed line, and none warns."""
     seed()
+    caplog.set_level("INFO", "ms_recover")
 
     def stopping(patience):
         return EarlyStopping("loss", patience=patience, min_delta=1e9)
 
     make_model().train(EPOCHS, make_dataset(), callbacks=[stopping(1), save(tmp_path, None)])
-    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [stopping(1)])
-    assert (str(resumed.step), resumed.trained) == ("2_4", False)
+    caplog.clear()
+    for _ in range(2):
+        capfd.readouterr()
+        resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [stopping(1), save(tmp_path, None)])
+        assert (str(resumed.step), resumed.trained) == ("2_4", False)
+        said = "and nothing is left to train: EarlyStopping has ended the training behind epoch 2"
+        assert capfd.readouterr().err.count(said) == 1
     assert "EarlyStopping has ended the training behind epoch 2; it is loaded, and nothing is left" in caplog.text
+    assert {one.levelname for one in caplog.records} == {"INFO"}
     patient = stopping(2)
     resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [patient])
     assert (resumed.trained, patient.wait) == (True, 2)

@@ -117,6 +117,16 @@ def test_only_the_loss_function_of_a_loop_that_no_saver_is_given_cannot_be_seen(
     assert not any(cause.effect == "unseen" for one, cause in CAUSED if one.change != "loss" or one.trainer != "loop")
 
 
+def test_a_failure_is_silent_unless_a_message_named_what_the_training_begins_anew_with():
+    left = [one for one, cause in CAUSED if cause.effect == "fails"]
+    assert left
+    for one in PROGRAMS:
+        failed = Seen(equal=False, failure="RuntimeError: the index is out of range", trained=True)
+        assert verdict_of(one, failed).kind == "silent"
+        failed = replace(failed, warnings=("the process of an attempt that saved nothing",))
+        assert verdict_of(one, failed).kind == ("warned" if one in left else "silent")
+
+
 def test_a_refusal_names_what_there_is_and_trains_nothing():
     for one in PROGRAMS:
         assert verdict_of(one, Seen(equal=False, refusal=STRANGE)).undeserved == (STRANGE,)

@@ -20,9 +20,10 @@ from tests.support.random_programs import (
     Program,
 )
 
-Effect = Literal["stops", "differs", "noted", "unseen"]
-"""Nothing may be trained; the training goes on exactly, or a message says why not; it goes on exactly, and a message
-that says so is deserved; it goes on otherwise, and docs/resume.md says that this is not seen."""
+Effect = Literal["stops", "differs", "fails", "noted", "unseen"]
+"""Nothing may be trained; the training goes on exactly, or a message says why not; the same, and behind the message it
+may fail; it goes on exactly, and a message that says so is deserved; it goes on otherwise, and docs/resume.md says that
+this is not seen."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,24 @@ def _of_training(program: Program) -> Iterator[Cause]:
         yield Cause("accumulated", "noted", r"has not updated the weights|accumulated")
     if program.optimizer == "RMSProp":
         yield Cause("RMSProp", "differs", r"RMSProp")
+    if _begins_anew_in_place(program):
+        yield Cause("begins anew with what an attempt left", "fails", r"saved nothing", "either")
     if program.change == "more epochs" and program.schedule == "list":
         yield Cause("longer list", "differs", rf"learning.?rate|{PARAMETERS}")
     for name in program.callbacks:
         if name in _OF_CALLBACKS:
             yield _OF_CALLBACKS[name]
+
+
+def _begins_anew_in_place(program: Program) -> bool:
+    """Whether the same process may begin anew behind an attempt that died before its first save, with what that left.
+
+    A new model has left nothing behind, but code that makes samples may; a source fails while it is read ahead.
+    """
+    first = program.save_steps or program.epoch_steps
+    dies = any(kind == "source" or at <= first for kind, at in program.crashes)
+    code = program.trainer == "loop" or program.place != "none" or program.source in ENDLESS
+    return program.begins == "recover" and dies and (program.retry == "same" or (program.retry == "model" and code))
 
 
 def _of_folder(program: Program) -> Iterator[Cause]:
@@ -242,8 +256,10 @@ def verdict_of(program: Program, seen: Seen) -> Verdict:
     effective = [cause for cause in serious if _may_be(cause, seen.first)]
     if seen.lost is not None and seen.lost.startswith(TOUCHED):
         return Verdict("silent", seen.lost)
-    if seen.failure is not None:
-        return Verdict("silent", f"failed: {seen.failure.splitlines()[0]}")
+    if seen.failure is not None:  # such as a list of learning rates that has come to its end
+        named = _named([cause for cause in serious if cause.effect == "fails"], seen.warnings)
+        why = ", ".join(named) or f"failed: {seen.failure.splitlines()[0]}"
+        return Verdict("warned" if named else "silent", why)
     if seen.refusal is not None:
         return _of_refusal(serious, seen)
     if not seen.repeatable:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mindspore as ms
 import mindspore.dataset as ds
+from mindspore import nn
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import SliceCheckpoint, recover_train
@@ -42,6 +43,17 @@ class Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._report("warning", record.getMessage())
+
+
+def _wait_for_late_errors() -> None:
+    """Have MindSpore raise an operator's error here, which the next operators of a process raise again, some times."""
+    for _ in range(8):
+        try:
+            ms.runtime.synchronize()
+            nn.Dense(1, 1)
+        except RuntimeError:
+            continue
+        return
 
 
 @contextmanager
@@ -103,8 +115,7 @@ class Training:
         finally:
             logger.removeHandler(handler)
             FAILS.clear()
-            with suppress(RuntimeError):  # an operator's error is raised once more by the next one
-                ms.runtime.synchronize()
+            _wait_for_late_errors()
 
     def _loop_through(
         self, program: Program, write: Report, crash: tuple[str, int] | None, how: str, anew: bool

@@ -10,8 +10,10 @@ import numpy as np  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
-from ms_recover.training.continuation import rounding_optimizers  # noqa: E402
+from ms_recover.training import SliceCheckpoint, SliceSaver, recover_train, resume  # noqa: E402
+from ms_recover.training.cells import rounding_optimizers  # noqa: E402
+
+NAMED = "RMSProp: on CPU MindSpore's kernel rounds by how often it ran"
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +41,22 @@ def test_an_optimizer_that_rounds_otherwise_is_named(tmp_path, caplog):
     make_model(nn.RMSProp).train(1, data(), callbacks=[save()])
     with caplog.at_level(logging.WARNING):
         recover_train(make_model(nn.RMSProp), data(), tmp_path, 2, [save()])
-    assert caplog.text.count("RMSProp: on CPU MindSpore's kernel rounds by how often it ran") == 1
+    assert caplog.text.count(NAMED) == 1
     assert rounding_optimizers(make_model(nn.Adam).train_network) == []
 
 
-def test_on_other_devices_nothing_is_said(monkeypatch):
-    from ms_recover.training import continuation
+def test_it_is_named_in_a_loop(tmp_path, caplog, capfd):
+    model = make_model(nn.RMSProp)
+    with SliceSaver([model.train_network], str(tmp_path / "ckpt_dir{rank}")) as saver:
+        saver.save(1)
+    resumed = resume([make_model(nn.RMSProp).train_network], tmp_path)
+    resumed.prove(iter(()), allow_dataset_change=True)
+    assert caplog.text.count(NAMED) == 1
+    assert "optimizer not proven: RMSProp rounds by how often its kernel ran" in capfd.readouterr().err
 
-    monkeypatch.setattr(continuation, "device_target", lambda: "Ascend")
+
+def test_on_other_devices_nothing_is_said(monkeypatch):
+    from ms_recover.training import cells
+
+    monkeypatch.setattr(cells, "device_target", lambda: "Ascend")
     assert rounding_optimizers(SimpleNamespace()) == []
