@@ -101,9 +101,9 @@ def judge_complete(
     actions = tuple(found.action for found in every if isinstance(found.action, ComposeAction))
     lacking = [found for found in every if not isinstance(found.action, ComposeAction)]
     if lacking:  # a file that nobody holds does not hide that replicas of another differ
-        why = "; ".join(dict.fromkeys(found.reason for found in lacking))
+        reasons = "; ".join(dict.fromkeys(found.reason for found in lacking))
         disputed = any(found.dispute is not None for found in lacking)
-        return Judged(step=step, run=run, value=(), why=why, disputed=disputed)
+        return Judged(step=step, run=run, value=(), why=reasons, disputed=disputed)
     why = None if len(actions) == wanted else "not all of its files are there"
     return Judged(step=step, run=run, value=actions, why=why)
 
