@@ -36,6 +36,9 @@ _TEXT = 256
 _EXCHANGING = "exchanging numbers"
 """An operation without a name of its own."""
 
+_SHARED = "_shared_by_ranks"
+"""The attribute of an error that other ranks know of."""
+
 _FAILED = "\n"
 """In the text of a rank that has failed, between what it did and the reason; no name of an operation has it."""
 
@@ -65,6 +68,13 @@ class TrainingJob:
         """
         if self.size == 1:
             return [tuple(numbers)]
+        try:
+            return self._gather(numbers, doing, named)
+        except MsRecoverError as error:  # the other ranks have it as well, or none is there
+            setattr(error, _SHARED, True)
+            raise
+
+    def _gather(self, numbers: Sequence[int], doing: str, named: str) -> list[tuple[int, ...]]:
         doing, said = doing or _EXCHANGING, named or doing or _EXCHANGING
         own = [int(number) for number in numbers]
         first = own[:_FRAME]
@@ -131,12 +141,13 @@ class TrainingJob:
         """Have an error within, where nothing is exchanged, end every rank and not this one alone.
 
         The others learn `what` has failed, and why, in the exchange that they come to next, whichever it is. Where
-        nothing fails, nothing is exchanged.
+        nothing fails, nothing is exchanged; nor is an error twice, or one that comes from an exchange.
         """
         try:
             yield
         except Exception as error:
-            if self.size > 1 and self.connected:
+            if self.size > 1 and self.connected and not _is_shared(error):
+                setattr(error, _SHARED, True)
                 _log.error("rank %d: %s failed: %s", self.rank, what, error)  # at once: the others may be long
                 with suppress(MsRecoverError):  # the failure of this rank is more specific
                     reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
@@ -156,6 +167,15 @@ class TrainingJob:
     def run_connected(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work` as `run_together` does; a rank without communication runs it by itself."""
         return self.run_together(what, work) if self.connected else work()
+
+
+def _is_shared(error: BaseException | None) -> bool:
+    """Whether the other ranks know of an error, or of one that it was raised from."""
+    while error is not None:
+        if getattr(error, _SHARED, False):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def why_failed(doings: Sequence[str]) -> str | None:

@@ -152,6 +152,36 @@ def test_ranks_that_fail_for_different_reasons_raise_their_own_and_the_others_le
         assert f"failed on rank(s) {rank}: UsageError: no\nstep ? of rank {rank}" in str(one)
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_ranks_within_unlike_many_steps_exchange_a_failure_once(wrapped):
+    """Where it is exchanged again, nobody answers."""
+    sent = []
+
+    class Counting(ThreadJob):
+        def all_gather(self, numbers):
+            sent.append(self.rank)
+            return super().all_gather(numbers)
+
+    jobs = [Counting(job.rank, job.exchange) for job in thread_jobs(2)]
+
+    def work(job):
+        with job.ending_together("restoring"):
+            if not job.rank:
+                return job.gather([1], "saving")
+            with job.ending_together("reading"):
+                try:
+                    return job.run_together("opening", lambda: 1 / 0)
+                except ZeroDivisionError as error:
+                    if wrapped:
+                        raise UsageError("no state") from error
+                    raise
+
+    one, other = on_all(2, lambda rank: work(jobs[rank]))
+    assert sorted(sent) == [0, 0, 1, 1]
+    assert "opening failed on rank(s) 1: ZeroDivisionError" in str(one)
+    assert type(other) is (UsageError if wrapped else ZeroDivisionError)
+
+
 def test_a_rank_that_fails_where_nobody_answers_raises_its_own_reason():
     class Alone(TrainingJob):
         def all_gather(self, numbers):
