@@ -148,9 +148,9 @@ class TrainingJob:
         except Exception as error:
             if self.size > 1 and self.connected and not _is_shared(error):
                 setattr(error, _SHARED, True)
-                _log.error("rank %d: %s failed: %s", self.rank, what, error)  # at once: the others may be long
+                reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+                _log.error("rank %d: %s failed: %s", self.rank, what, reason)  # at once: the others may be long
                 with suppress(MsRecoverError):  # the failure of this rank is more specific
-                    reason = f"{type(error).__name__}: {error}".encode(errors="replace").decode()
                     self.gather([], f"{what}{_FAILED}{reason}")
             raise
 
