@@ -305,8 +305,9 @@ def gather_facts(
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for step in inventory.part.steps if inventory.part is not None else ():
         steps[step].clear()  # also one without any slice of it
+    tolerance = Tolerance.with_more(options.tolerate)
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
-    for one in find_slice_facts(inside, inventory, world, claims.groups, contents):
+    for one in find_slice_facts(inside, inventory, world, claims.groups, contents, tolerance):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
     records = known
@@ -328,7 +329,7 @@ def gather_facts(
         experiments=taken,
         older_runs=find_older_runs(taken.own(counted), options.run if nameless else None, names),
         lineage=find_lineage(records, options.run, taken.taken, names),
-        tolerance=Tolerance.with_more(options.tolerate),
+        tolerance=tolerance,
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
         ),

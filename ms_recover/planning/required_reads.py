@@ -91,7 +91,8 @@ def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
             composed.add(facts.stages.of(action.rank))
             needed = {action.rank, *(replica.rank for replica in action.replicas)}
             found.update(file.path for file in find_trials(facts, planned, action.rank, needed))
-    found.update(file.path for file in find_layout_trials(facts, planned, composed))
+    shown = {one.rank for one in plan.ranks if one.state == "ok"}
+    found.update(file.path for file in find_layout_trials(facts, planned, composed, shown))
     for one in plan.ranks:
         if one.state == "damaged" and not plan.disagreements and bare_at(facts, planned, one.rank):
             found.update(file.path for file in find_trials(facts, planned, one.rank))

@@ -12,6 +12,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
 from ms_recover.planning.redundancy.seen_local import NOTHING_SEEN, Member, SeenLocal, find_seen_local
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.world_size import WorldSize
 
 
@@ -107,12 +108,17 @@ class SliceFacts:
 
 
 def find_slice_facts(
-    files: Iterable[SliceFile], inventory: Inventory, world: WorldSize, groups: GroupMap, contents: Contents
+    files: Iterable[SliceFile],
+    inventory: Inventory,
+    world: WorldSize,
+    groups: GroupMap,
+    contents: Contents,
+    tolerance: Tolerance,
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
-    part, later, seen = inventory.part, later_groups(files, groups.members.values()), find_seen_local(files)
+    part, later, seen = inventory.part, later_groups(files, groups.members.values(), tolerance), find_seen_local(files)
     for file in files:
         expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)

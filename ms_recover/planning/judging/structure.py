@@ -183,7 +183,7 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
         here[lists.of(one)].append(one)
     damaged: dict[str, str] = {}
     for held in here.values():
-        new = [one for one in held if not _had_before(one, by_run, lists)]
+        new = [one for one in held if _is_new(one, by_run, lists)]
         if len(held) < 2 or len(new) != 1 or sum(one.group == new[0].group for one in held) > 1:
             continue
         [one] = new
@@ -198,10 +198,10 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
     return damaged
 
 
-def _had_before(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
-    """Whether another step of a slice's rank has its list."""
-    others = by_run.get((one.rank, one.file.prefix), ())
-    return any(other.file.step != one.file.step and lists.of(other) is lists.of(one) for other in others)
+def _is_new(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
+    """Whether a slice's rank has slices of other steps, and none of these has its list."""
+    others = [other for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step]
+    return bool(others) and all(lists.of(other) is not lists.of(one) for other in others)
 
 
 def _unlike(one: SliceFacts, other: SliceFacts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
@@ -25,15 +25,16 @@ def find_trials(facts: Facts, step: Step, rank: int, needed: Iterable[int] | Non
     return [one.file for other in ranks for one in bare_at(facts, there, other)] if there is not None else []
 
 
-def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int]) -> list[SliceFile]:
+def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: Collection[int]) -> list[SliceFile]:
     """Return slices that show at another step whether the layouts of stages are right, where none of a step show it.
 
-    Two ranks show it that hold the same of a parameter by the layouts, and are of different rank lists.
+    Two ranks show it that hold the same of a parameter by the layouts, and are of different rank lists; at the step
+    only those that are `shown`, whose slices are right or differ with nothing to settle it.
     """
     found: list[SliceFile] = []
     for stage in sorted(set(stages)):
         ranks = [rank for rank in facts.stages.ranks(stage) if rank not in facts.lost]
-        held = [rank for rank in ranks if any(one.file.problem is None for one in facts.at(step, rank))]
+        held = [rank for rank in ranks if rank in shown]
         cuts = [cut for cut in facts.stages.cuts.get(stage, ()) if not _comparable(facts, cut, held)]
         nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True) if cuts else ()
         for other in nearest:
@@ -60,7 +61,8 @@ def trials_of(compared: Comparison, step: Step, run: Run) -> list[SliceFile]:
     facts = compared.facts
     doubted = (one.rank for one in facts.counted_at(step) if judged[one.path].status == "suspect")
     trials = [file for rank in doubted for file in find_trials(facts, step, rank)]
-    return trials + find_layout_trials(facts, step, facts.stages.layouts)
+    shown = {one.rank for one in facts.counted_at(step) if judged[one.path].status in ("sound", "undecided")}
+    return trials + find_layout_trials(facts, step, facts.stages.layouts, shown)
 
 
 def bare_at(facts: Facts, step: Step, rank: int) -> list[SliceFacts]:

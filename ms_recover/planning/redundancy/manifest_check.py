@@ -6,20 +6,26 @@ from collections.abc import Iterable, Sequence
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
+from ms_recover.planning.redundancy.tolerance import Tolerance
 
 Group = tuple[int, ...]
 
+DEFAULT = Tolerance()
 
-def later_groups(slices: Iterable[SliceFile], groups: Iterable[Group]) -> frozenset[Group]:
+
+def later_groups(
+    slices: Iterable[SliceFile], groups: Iterable[Group], tolerance: Tolerance = DEFAULT
+) -> frozenset[Group]:
     """Return the groups whose rank lists may have come after their slices were sealed without any.
 
     These manifests name their own rank alone; at each step that two of them have, and at one at least, their contents
-    are equal.
+    are equal, but for what may differ.
     """
-    held = _sealed_alone(slices, groups)
+    held = _sealed_alone(slices, groups, tolerance)
     return frozenset(
         group
         for group, at_steps in held.items()
@@ -38,27 +44,36 @@ def uncompared_groups(slices: Sequence[SliceFile], groups: Iterable[Group]) -> f
     return frozenset(group for group in lone if group not in stated and sum(rank in there for rank in group) < 2)
 
 
-def _sealed_alone(slices: Iterable[SliceFile], groups: Iterable[Group]) -> dict[Group, list[list[str]]]:
+def _sealed_alone(
+    slices: Iterable[SliceFile], groups: Iterable[Group], tolerance: Tolerance = DEFAULT
+) -> dict[Group, list[list[tuple[str, ...]]]]:
     """Return by group and step the contents of slices whose sealed manifests name their own rank alone.
 
     Slices that were recovered since, because the group's list was believed, are among them.
     """
-    contents: dict[tuple[int, Step], tuple[Group, str]] = {}
+    contents: dict[tuple[int, Step], tuple[Group, tuple[str, ...]]] = {}
     alone: set[int] = set()
     for file in slices:
         manifest = file.manifest
         if manifest is not None and manifest.provenance.kind == "sealed" and manifest.group == (file.rank,):
             alone.add(file.rank)
-            contents[file.rank, file.step] = manifest.group, manifest.digests.file
+            contents[file.rank, file.step] = manifest.group, _compared(manifest, tolerance)
         elif manifest is not None and manifest.recovered:
-            contents[file.rank, file.step] = tuple(sorted(manifest.group)), manifest.digests.file
+            contents[file.rank, file.step] = tuple(sorted(manifest.group)), _compared(manifest, tolerance)
     steps = {step for _, step in contents} if alone else ()
-    found: dict[Group, list[list[str]]] = {}
+    found: dict[Group, list[list[tuple[str, ...]]]] = {}
     for group in set(groups) if alone else ():
         if len(group) > 1 and not alone.isdisjoint(group):
             known = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
             found[group] = [[digest for of, digest in held if len(of) == 1 or of == group] for held in known]
     return found
+
+
+def _compared(manifest: Manifest, tolerance: Tolerance) -> tuple[str, ...]:
+    """Return the digests of what must be equal where two ranks hold the same slice."""
+    pairs = zip(manifest.parameters, manifest.digests.parameters, strict=False)
+    kept = tuple(digest for parameter, digest in pairs if not tolerance.covers(parameter.name))
+    return (manifest.digests.file,) if len(kept) == len(manifest.digests.parameters) else kept
 
 
 def check_manifest(

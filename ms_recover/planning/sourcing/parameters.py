@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
@@ -76,6 +77,7 @@ class ParameterIndex:
         self._good = {rank: names for rank, (_, names) in salvaged.items()}
         self._ways: dict[tuple[int, Layout], Way] = {}
         self._way_of: dict[tuple[int, str], Way | None] = {}
+        self._elsewhere: dict[tuple[int, str], bool] = {}
         self._near: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
 
     @property
@@ -202,11 +204,41 @@ class ParameterIndex:
         groups = {self.facts.groups.of(one) for one in known}
         if len(groups) == 1 and not self.stages.devices <= len(*groups):
             return False
+        if known and self._differs_elsewhere(self.stages.of(known[0]), name):
+            return False
         return len(known) > 1 and not any(
             len(parts := {cut.parts[one % self.stages.devices] for one in known}) == 1
             and not parts.issuperset(cut.parts if rank is None else (cut.parts[rank % self.stages.devices],))
             for cut in self.stages.cuts.get(self.stages.of(known[0]), ())
         )
+
+    def _differs_elsewhere(self, stage: int, name: str) -> bool:
+        """Whether slices of another step hold different contents of a parameter, which are no damage of one of them.
+
+        Their manifests prove them, or there are two slices or more on each of two sides.
+        """
+        key = (stage, name)
+        if key not in self._elsewhere:
+            step = self.judgement.step
+            others = (
+                (other for other in self.facts.steps if other != step) if not self.facts.tolerance.covers(name) else ()
+            )
+            self._elsewhere[key] = any(self._differs_at(other, stage, name) for other in others)
+        return self._elsewhere[key]
+
+    def _differs_at(self, step: Step, stage: int, name: str) -> bool:
+        proven: set[str] = set()
+        bare: Counter[str] = Counter()
+        for rank in self.stages.ranks(stage):
+            for one in self.facts.at(step, rank):
+                digest = one.digest_of(name)
+                sound = one.file.problem is None and one.manifest_problem is None and one.content_problem is None
+                if digest is None or not sound or rank in self.facts.lost or name in one.rank_local:
+                    continue
+                if self.judgement.run.why_foreign(one.file) is None:
+                    bare[digest] += 1
+                    proven.update([digest] if one.manifest is not None else [])
+        return len(proven) > 1 or sum(count > 1 for count in bare.values()) > 1
 
     def is_counter(self, parameter: Parameter) -> bool:
         """Whether a parameter is a counter without layout, which all stages have alike."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -73,6 +73,7 @@ class Settlement:
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._unlike: dict[tuple[int, str], str | None] = {}
         self._named: dict[int, bool] = {}
+        self._refuted: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
         self._stated: dict[int, dict[str, str]] = {}
 
@@ -210,23 +211,53 @@ class Settlement:
         if way is None or self._is_named(stage) or index.may_differ(name, index.by_stage.get(stage, ())):
             return None
         if key not in self._doubts:
-            alike, unlike = 0, []
-            for ranks in way.holders.values():
-                digests = {one: index.digest(one, name) for one in ranks if index.find(one, name) is not None}
-                known = [one for one, digest in digests.items() if digest is not None]
-                odd = next((one for one in known if digests[one] != digests[known[0]]), None)
-                if odd is not None:
-                    unlike.append((known[0], odd))
-                elif len(known) > 1:
-                    alike += 1
+            unlike, alike = self._compare_cells(way, name)
+            tied = bool(unlike) and len(unlike) == alike
             self._doubts[key] = None
-            if len(unlike) > alike:
+            if len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name))):
                 one, other = unlike[0]
                 self._doubts[key] = (
                     f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
                     f"their contents differ: {_NOT_THESE}"
                 )
         return self._doubts[key]
+
+    def _compare_cells(self, way: Way, name: str) -> tuple[list[tuple[int, int]], int]:
+        """Return two ranks of each part of a parameter of which holders differ, and count the parts with equal ones."""
+        alike, unlike = 0, []
+        for ranks in way.holders.values():
+            digests = {one: self.index.digest(one, name) for one in ranks if self.index.find(one, name) is not None}
+            known = [one for one, digest in digests.items() if digest is not None]
+            odd = next((one for one in known if digests[one] != digests[known[0]]), None)
+            if odd is not None:
+                unlike.append((known[0], odd))
+            elif len(known) > 1:
+                alike += 1
+        return unlike, alike
+
+    def _is_split(self, way: Way, name: str) -> bool:
+        """Whether several slices that training saved hold one thing of a part and several another: damage is of one."""
+        for ranks in way.holders.values():
+            held = [one for one in ranks if self.index.find(one, name) is not None and self.index.slices[one].saved]
+            counts = Counter(self.index.digest(one, name) for one in held)
+            if sum(count > 1 for count in counts.values()) > 1:
+                return True
+        return False
+
+    def _is_refuted_by_saved(self, stage: int) -> bool:
+        """Whether slices that training saved so differ in several parameters, in as many parts as hold the same.
+
+        Damage before a save strikes one parameter of one slice.
+        """
+        if stage not in self._refuted:
+            index, several = self.index, 0
+            for name in index.stages.layouts.get(stage, {}):
+                way = index.way(stage, name)
+                unlike, alike = self._compare_cells(way, name) if way is not None else ([], 0)
+                saved = all(index.slices[one].saved for pair in unlike for one in pair)
+                several += bool(unlike) and saved and len(unlike) >= alike
+            self._refuted[stage] = several > 1
+        return self._refuted[stage]
 
     def _why_unlike_elsewhere(self, stage: int, name: str) -> str | None:
         """Return the same reason where no two slices that give it show it: by disputed ones, or by another step.
