@@ -129,8 +129,9 @@ def _draws_elsewhere(program: Program) -> bool:
 def _of_training(program: Program) -> Iterator[Cause]:
     if program.network in _OF_NETWORKS:
         yield _OF_NETWORKS[program.network]
-    if program.jit and program.network in ("buffer", "quiet buffer"):
-        yield Cause("buffer under jit", "differs", r"buffer")
+    loop_in_graph = program.trainer == "loop" and program.mode == "graph"
+    if (program.jit or loop_in_graph) and program.network in ("buffer", "quiet buffer"):
+        yield Cause("buffer that is compiled", "differs", r"buffer")
     if program.network == "gan" and not program.renames:
         yield Cause("gan", "differs", r"update_parameters_name|same name|names? .*twice|more than one")
     if program.step == "dynamic":
