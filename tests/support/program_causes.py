@@ -108,7 +108,8 @@ def _of_samples(program: Program) -> Iterator[Cause]:
     kept = program.place if program.place != "none" else program.source if program.source in ENDLESS else None
     if kept is not None:
         outlives = again and (program.retry == "same" or kept in OUTLIVING)
-        if program.fast_recovery or outlives or kept == "disk":
+        anew = program.trainer == "loop" and program.iterators == "epoch"  # which replays no epoch before
+        if program.fast_recovery or outlives or anew or kept == "disk":
             yield Cause(f"samples from {kept}", "differs", SAMPLES + r"|generator|own code|random|Python", "samples")
         elif kept in ("numpy", "python") and _draws_elsewhere(program):
             yield Cause(
