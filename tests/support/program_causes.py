@@ -111,7 +111,7 @@ def _of_samples(program: Program) -> Iterator[Cause]:
         anew = program.trainer == "loop" and program.iterators == "epoch"  # which replays no epoch before
         if program.fast_recovery or outlives or anew or kept == "disk":
             yield Cause(f"samples from {kept}", "differs", SAMPLES + r"|generator|own code|random|Python", "samples")
-        elif kept in ("numpy", "python") and _draws_elsewhere(program):
+        if kept in ("numpy", "python") and _draws_elsewhere(program):
             yield Cause(
                 f"samples and callbacks from {kept}", "differs", r"generator|random|draw|Python|numpy", "either"
             )
