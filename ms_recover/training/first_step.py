@@ -109,7 +109,8 @@ class LoadedValues:
         self._in_place = model is None or device_target() == "CPU" or not is_graph()
         self._allow = frozenset(allow)
         self._buffers = SavedBuffers()
-        self._begun: list[Kept] = []
+        self.begun: list[Kept] = []
+        """The buffers that were loaded, with their values before."""
         self._expected: dict[str, str] = {}
         self._pending: tuple[str, ...] = ()
         self._who, self._writes_again = "", False
@@ -126,7 +127,7 @@ class LoadedValues:
         odd = [name for name in names if name not in stated]
         self._expected = {name: stated[name] for name in names if name in stated}
         self._expected |= _parameter_digests(cell, odd)
-        digests, self._begun = self._buffers.load(cell, found.own)
+        digests, self.begun = self._buffers.load(cell, found.own)
         self._expected |= digests
 
     def compare(self, callbacks: Iterable[Any], state: RunState | None, settling: Settling) -> None:
@@ -156,9 +157,9 @@ class LoadedValues:
             settling.add(self)
         begun = job.run_together("restoring what cells keep", lambda: restore(self._network(), state, own))
         if self._model is not None and is_graph():
-            compile_with(self._model.train_network, [*self._begun, *begun])
+            compile_with(self._model.train_network, [*self.begun, *begun])
         else:
-            name_constants([*self._begun, *begun], state, own)
+            name_constants([*self.begun, *begun], state, own)
 
     def settle(self) -> None:
         """Raise InputError where nothing has written what was put back."""

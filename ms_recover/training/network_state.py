@@ -109,12 +109,16 @@ def restore(network: Any, state: RunState | None, own: OwnSlice) -> list[Kept]:
 
 
 def name_constants(begun: list[Kept], state: RunState | None, own: OwnSlice) -> None:
-    """Warn of tensors with other values than in the interrupted training when ``@jit`` compiled what reads them."""
+    """Warn of tensors with other values than in the interrupted training when what reads them was compiled.
+
+    That is what ``@jit`` compiles, and in graph mode whatever a loop calls; MindSpore does it at the first step.
+    """
     compiled = state is not None and state.generators.get("operators", {}).get("compiled")
-    if compiled and any(not is_as_before(kept) for kept in begun):
+    if (compiled or is_graph()) and any(not is_as_before(kept) for kept in begun):
         _log.warning(
-            "%s: buffers and tensors of cells are restored; where what @jit compiles reads them, it takes the values "
+            "%s: buffers and tensors of cells are restored; where what %s compiles reads them, it takes the values "
             "of now for constants, and the interrupted training those of its begin: make them parameters",
             own,
+            how := "graph mode" if is_graph() else "@jit",
         )
-        resume_line().doubt("tensors are read by what @jit compiles", "weights")
+        resume_line().doubt(f"tensors are read by what {how} compiles", "weights")

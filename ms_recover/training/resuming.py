@@ -21,7 +21,7 @@ from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
-from ms_recover.training.network_state import restore
+from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.resumed_experiment import given_experiments
@@ -184,7 +184,8 @@ def resume(
         check_shards(job, found.own, before, now, shared_out=shared_out, allow=False)
     loaded = LoadedValues(found, lambda: network)
     load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
-    job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
+    begun = job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
+    name_constants([*loaded.begun, *begun], state, found.own)
     name_operators(found.own, network, state)
     shared_out = found.resharded_from is not None
     doubts = loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else []

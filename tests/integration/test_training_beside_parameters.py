@@ -354,6 +354,68 @@ def test_a_loop_goes_on_with_its_loss_scaler_and_what_its_cells_count(tmp_path, 
     assert said == [], json.dumps(said)
 
 
+class Averaged(nn.Cell):
+    """Reads and moves a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = make_network()
+        self.register_buffer("mean", ms.Tensor(np.zeros((1, 2), np.float32)))
+
+    def construct(self, x):
+        found = self.net(x) - 0.5 * self.mean
+        ops.assign(self.mean, 0.5 * self.mean + 0.5 * ops.stop_gradient(found))
+        return found
+
+
+class Compiled(Averaged):
+    @ms.jit
+    def construct(self, x):
+        return super().construct(x)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "how"),
+    [("GRAPH_MODE", Averaged, "graph mode"), ("PYNATIVE_MODE", Compiled, "@jit"), ("PYNATIVE_MODE", Averaged, None)],
+)
+def test_buffers_that_a_loop_compiles_are_named(tmp_path, caplog, mode, kind, how):
+    """They are constants of what is compiled, and the interrupted training had those of its begin."""
+    ms.set_context(mode=getattr(ms, mode))
+
+    def train(saves=False):
+        network = kind()
+        optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
+        parts, losses = [network, optimizer], {}
+        done = 0 if saves is None else resume(parts, tmp_path, fresh="start").step
+        done = done.step if done else 0
+        loss_of = nn.MSELoss()
+
+        def forward(x, y):
+            return loss_of(network(x), y)
+
+        gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
+        saver = SliceSaver(parts, f"{tmp_path}/ckpt_dir{{rank}}", "loop")
+        for number, (x, y) in enumerate(rows(6), 1):
+            if number > done:
+                loss, gradients = gradients_of(ms.Tensor(x[None]), ms.Tensor(y[None]))
+                optimizer(gradients)
+                losses[number] = loss.asnumpy().tobytes()
+            if saves and number == 3:
+                saver.save(number)
+                saver.release()
+                break
+        return losses
+
+    whole = train(saves=None)
+    train(saves=True)
+    caplog.clear()
+    again = train()
+    said = [text for text in warnings(caplog) if "takes the values of now for constants" in text]
+    assert (again == {step: whole[step] for step in again}) is (how is None)
+    assert len(said) == (how is not None)
+    assert all(f"where what {how} compiles reads them" in text for text in said)
+
+
 class Jitted(nn.Cell):
     def __init__(self):
         super().__init__()

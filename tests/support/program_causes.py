@@ -108,9 +108,10 @@ def _of_samples(program: Program) -> Iterator[Cause]:
     kept = program.place if program.place != "none" else program.source if program.source in ENDLESS else None
     if kept is not None:
         outlives = again and (program.retry == "same" or kept in OUTLIVING)
-        if program.fast_recovery or outlives or kept == "disk":
+        anew = program.trainer == "loop" and program.iterators == "epoch"  # which replays no epoch before
+        if program.fast_recovery or outlives or anew or kept == "disk":
             yield Cause(f"samples from {kept}", "differs", SAMPLES + r"|generator|own code|random|Python", "samples")
-        elif kept in ("numpy", "python") and _draws_elsewhere(program):
+        if kept in ("numpy", "python") and _draws_elsewhere(program):
             yield Cause(
                 f"samples and callbacks from {kept}", "differs", r"generator|random|draw|Python|numpy", "either"
             )
@@ -129,8 +130,9 @@ def _draws_elsewhere(program: Program) -> bool:
 def _of_training(program: Program) -> Iterator[Cause]:
     if program.network in _OF_NETWORKS:
         yield _OF_NETWORKS[program.network]
-    if program.jit and program.network in ("buffer", "quiet buffer"):
-        yield Cause("buffer under jit", "differs", r"buffer")
+    loop_in_graph = program.trainer == "loop" and program.mode == "graph"
+    if (program.jit or loop_in_graph) and program.network in ("buffer", "quiet buffer"):
+        yield Cause("buffer that is compiled", "differs", r"buffer")
     if program.network == "gan" and not program.renames:
         yield Cause("gan", "differs", r"update_parameters_name|same name|names? .*twice|more than one")
     if program.step == "dynamic":
