@@ -166,3 +166,12 @@ def test_an_exact_program_of_before_may_not_be_refused():
         "NO LONGER EXACT",
         "ANOTHER PROGRAM",
     ]
+
+
+def test_a_change_that_no_slice_could_show_is_not_judged():
+    for one in PROGRAMS:
+        stops = any(cause.effect == "stops" for cause in causes_of(one))
+        if one.change in ("rate", "level", "loss", "optimizer") and not stops:
+            anew = Seen(equal=False, trained=True, first="values", sound=False)
+            assert verdict_of(one, anew).kind == "not judged", one
+            assert verdict_of(one, replace(anew, lost="went back")).kind == "silent"

@@ -153,9 +153,10 @@ def _of_training(program: Program) -> Iterator[Cause]:
 def _begins_anew_in_place(program: Program) -> bool:
     """Whether the same process may begin anew behind an attempt that died before its first save, with what that left.
 
-    A new model has left nothing behind, but code that makes samples may; a source fails while it is read ahead.
+    A new model has left nothing behind, but code that makes samples may; a source fails while it is read ahead. Where
+    gradients are accumulated the first save waits for an update.
     """
-    first = program.save_steps or program.epoch_steps
+    first = (program.save_steps or program.epoch_steps) + (program.step == "accumulated")
     dies = any(kind == "source" or at <= first for kind, at in program.crashes)
     code = program.trainer == "loop" or program.place != "none" or program.source in ENDLESS
     return program.begins == "recover" and dies and (program.retry == "same" or (program.retry == "model" and code))
@@ -277,6 +278,8 @@ def verdict_of(program: Program, seen: Seen) -> Verdict:
         return Verdict("warned", ", ".join(named))
     if seen.lost is None and not seen.repeats and not _must_be_named(effective, seen):
         return Verdict("not judged", NO_REPEAT)
+    if seen.lost is None and not seen.sound and not seen.earlier and program.change in _OF_CHANGES:
+        return Verdict("not judged", "no slice is left that could show the change")
     unseen = [cause.name for cause in effective if cause.effect == "unseen"]
     if seen.lost is None and unseen and not seen.earlier:
         return Verdict("not judged", f"cannot be seen: {', '.join(unseen)}")
