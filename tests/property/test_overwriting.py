@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -427,3 +428,61 @@ def test_a_manifest_of_one_stage_speaks_against_no_strategy_file_of_another(tmp_
     tree = make(Scene(job=SPREAD, faults=faults, lists=MISSING, options=WHOLE), tmp_path / "tree")
     plan = api.plan(api.scan(tree.root), replace(WHOLE, lost=frozenset({rank})))
     assert plan.ranks[2].verdict in ("copy", "compose"), plan.ranks[2].reason
+
+
+@pytest.mark.parametrize("other", range(4, 8))
+def test_the_slice_of_another_stage_in_a_wrong_place_is_found_where_its_own_rank_has_no_other(other: int) -> None:
+    """Both ranks have that list of parameters at this step alone, and no two slices are equal."""
+    both = frozenset({0, 1})
+    own = Tensor(name="bn.moving_mean", shape=(4,), layout=None, stages=both, named=frozenset(), own=True)
+    job = replace(SPREAD, tensors=(*SPREAD.tensors, own), _bytes={})
+    for rank in range(4):
+        faults = (
+            Fault(kind="misplaced", rank=rank, other=other, step=NEWEST),
+            Fault(kind="lost slice", rank=other, step=SPREAD.steps[0]),
+        )
+        verdict = lawful(Scene(job=job, faults=faults, options=WHOLE))
+        assert verdict.ended == RECOVERED
+        with tempfile.TemporaryDirectory() as folder:
+            plan = api.plan(api.scan(make(Scene(job=job, faults=faults), Path(folder)).root), WHOLE)
+        assert plan.ranks[rank].verdict == "copy"
+
+
+@pytest.mark.parametrize("manifests", ["saved", "sealed"])
+@pytest.mark.parametrize("lists", [RIGHT, MISSING])
+def test_a_parameter_without_layout_that_differs_at_another_step_is_not_whole(manifests: str, lists: str) -> None:
+    """Slices of two rank lists that are left hold the same part of it."""
+    for seed in range(8):
+        faults = (*lost(1), Fault(kind="lost slice", rank=3, step=NEWEST))
+        job = sharded_moment(4, 1, named=False)
+        lawful(Scene(job=job, faults=faults, manifests=manifests, lists=lists, options=FOUR, seed=seed))
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_slices_that_training_saved_refute_the_layout_of_a_single_parameter(rank: int) -> None:
+    job = sharded_moment(2, 4)
+    right = job.strategy(0)
+    layouts = tuple(turned(one) if one.parameter == "head.weight" else one for one in right.layouts)
+    scene = Scene(
+        job=job,
+        faults=(*lost(rank), Fault(kind="stale", rank=(rank + 4) % 8, step=NEWEST)),
+        manifests="saved",
+        strategies=OTHER_JOB,
+        known_when_saved=False,
+        foreign={0: replace(right, layouts=layouts)},
+        options=WHOLE,
+    )
+    lawful(scene)
+
+
+CONTRADICTED = (
+    *(120678, 122047, 123124, 123710, 123840, 200908, 201640, 203575, 204548, 213261),
+    *(300123, 301771, 303330, 304361, 304500),
+)
+"""Seeds of trees that contradicted the law once."""
+
+
+@pytest.mark.parametrize("seed", CONTRADICTED)
+def test_a_tree_that_contradicted_the_law_once_does_so_no_more(seed: int) -> None:
+    verdict = examine(seed)
+    assert not verdict.violations, "\n".join(verdict.violations)

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
+from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.manifest_check import check_manifest, later_groups, uncompared_groups
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from tests.support.inventories import STEP, slice_file
 
 OLDER = Step(1, 8)
@@ -42,6 +44,17 @@ def test_a_list_that_groups_slices_that_were_sealed_different_is_none():
     assert later_groups(slices, GROUPS) == {(1, 3)}
     older = [sealed(0, "a", OLDER), sealed(2, "a", OLDER)]
     assert later_groups(slices + older, GROUPS) == {(1, 3)}
+
+
+def test_a_later_list_groups_slices_that_differ_in_batch_statistics_alone():
+    def of(rank, mean):
+        file = sealed(rank, f"file {rank}")
+        parameters = (Parameter("weight", "Float32", (2,), 8), Parameter("bn.moving_mean", "Float32", (2,), 8))
+        made = replace(file.manifest, parameters=parameters, digests=Digests(f"file {rank}", ("w", mean)))
+        return replace(file, manifest=made)
+
+    assert later_groups([of(0, "a"), of(2, "b")], GROUPS) == {(0, 2)}
+    assert later_groups([of(0, "a"), of(2, "b")], GROUPS, Tolerance(patterns=())) == frozenset()
 
 
 def test_slices_that_nobody_compares_or_that_were_saved_show_nothing():
