@@ -160,6 +160,10 @@ class Facts:
         stated = part.expected.get(step) if part is not None else None
         return frozenset(rank for rank in range(self.world.ranks) if rank not in stated) if stated else frozenset()
 
+    def is_uncommitted(self, one: SliceFacts) -> bool:
+        """Whether a slice has no manifest although training saved others of its prefix with one."""
+        return one.manifest is None and one.file.prefix in self.committing
+
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)

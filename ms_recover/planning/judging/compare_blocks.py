@@ -92,10 +92,13 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
 def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
     """Return the strategy files that the contents of a step contradict, each path with the reason.
 
-    Slices with a manifest, and those of which no contents are known, show nothing.
+    Slices with a manifest, those of which no contents are known, and those that were not committed, show nothing.
     """
     by_rank = {
-        one.rank: one for one in slices if one.digests is not None and one.manifest is None and one.file.problem is None
+        one.rank: one
+        for one in slices
+        if one.digests is not None and one.manifest is None and one.file.problem is None
+        if not facts.is_uncommitted(one)
     }
     refuted: dict[str, str] = {}
     for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():

@@ -6,7 +6,7 @@ which is cut all the same. So contents that differ are damage only where nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -71,32 +71,62 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
 
     Steps at which they are of different runs show nothing. They agree at no other, and at each they list other
-    parameters, or most of their bytes differ: damage strikes one slice of one step, and in one place. So it is where
-    they differ in just what a strategy file cuts between them, though others of its stage say otherwise.
+    parameters, or differ in several, or in most of their bytes: damage strikes one slice of one step, and in one place.
+    So it is where they differ in just what a strategy file cuts between them, though others of its stage say otherwise;
+    or where they differ in one and the same parameter at several steps.
     """
     shown: list[str] = []
+    always: set[str] | None = None
     for step in facts.steps:
         theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
         for mine in _readable(facts, rank, source, step) if theirs is not None else ():
             if theirs is None or _of_two_runs(mine, theirs):
                 continue
-            if mine.file.encryption is not None or not (_is_unlike(mine, theirs) or _is_cut(facts, mine, theirs)):
+            if mine.file.encryption is not None:
                 return None
             shown.append(f"{mine.path} and {theirs.path}")
-    return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs" if shown else None
+            differ = _known_to_differ(facts, mine, theirs)
+            if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
+                always = differ if always is None else always & differ
+    if not shown or (always is not None and (not always or len(shown) < 2)):
+        return None
+    return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs"
+
+
+def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bool:
+    """Whether two slices are more than one of them with damage in one place; `differ` has where they differ."""
+    large = [name for name in differ if not one.listed[one.listed.index[name]].is_counter]
+    return len(large) > 1 or _is_unlike(one, other)
+
+
+def _known_to_differ(facts: Facts, one: SliceFacts, other: SliceFacts) -> set[str]:
+    """Return the parameters in which two slices differ as ranks that hold the same may not."""
+    tolerance = facts.tolerance.of_slices((one.rank_local, other.rank_local))
+    shared = [name for name in one.listed.index if name in other.listed.index and not tolerance.covers(name)]
+    known = [name for name in shared if None not in (one.digest_of(name), other.digest_of(name))]
+    return set(differing([one, other], known))
 
 
 def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
-    """Return the parameters that a rank and a source do not share, by what their manifests state of another step."""
+    """Return the parameters that a rank and a source do not share, by what their manifests state of another step.
+
+    Without manifests they are those in which both differ at each other step, if these are several, or they differ there
+    as no damage makes them differ.
+    """
+    bare: list[set[str]] = []
+    apart = False
     for step in facts.steps:
-        theirs = next((one for one in _sound(facts, source.rank, source, step) if one.manifest is not None), None)
-        if theirs is None or step == source.file.step:
-            continue
-        for mine in _sound(facts, rank, source, step):
-            if mine.manifest is not None and identity_of(mine.manifest) == identity_of(theirs.manifest):
+        theirs = next(_sound(facts, source.rank, source, step), None) if step != source.file.step else None
+        for mine in _sound(facts, rank, source, step) if theirs is not None else ():
+            if theirs is None or (mine.manifest is None) != (theirs.manifest is None):
+                continue
+            if mine.manifest is None:
+                bare.append(_known_to_differ(facts, mine, theirs))
+                apart = apart or _is_apart(mine, theirs, bare[-1])
+            elif identity_of(mine.manifest) == identity_of(theirs.manifest):
                 shared = [name for name in mine.listed.index if name in theirs.listed.index]
                 return frozenset(differing([mine, theirs], shared))
-    return frozenset()
+    return frozenset(set.intersection(*bare)) if apart or len(bare) > 1 else frozenset()
 
 
 def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:
@@ -154,9 +184,9 @@ def _sound(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[Sl
 
 
 def _readable(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
-    """Yield the same, also where a manifest names another place, step or group."""
+    """Yield the same, also where a manifest names another place, step or group; those that were not committed not."""
     for one in facts.at(step, rank):
-        unsound = one.file.problem or one.content_problem or check_header(one.file)
+        unsound = one.file.problem or one.content_problem or check_header(one.file) or facts.is_uncommitted(one)
         if facts.names.of(one.file) == facts.names.of(like.file) and not unsound and rank not in facts.lost:
             yield one
 

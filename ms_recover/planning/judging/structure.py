@@ -174,8 +174,8 @@ class _Usual:
 def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists, counted: _Usual) -> dict[str, str]:
     """Mark a slice damaged when its list is new to its rank alone and others had it before, none of them of its group.
 
-    Then it is the slice of another rank, where two slices of its rank list have the usual list of its rank, or where
-    only other stages have the new one, and only its own has the usual one.
+    Then it is the slice of another rank, where two slices of its rank list have the usual list of its rank, or another
+    slice of the step has it; or where only other stages have the new one, and only its own has the usual one.
     """
     stage = counted.stages.of
     here: dict[ParameterList, list[SliceFacts]] = defaultdict(list)
@@ -192,7 +192,8 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
             usual = lists.of(other)
             if other.file.step == one.file.step or _is_part(lists.names(other), lists.names(one)):
                 continue  # one of them was cut off, which shows nothing of the other
-            if counted.of_group[one.group, usual] > 1 or (foreign and counted.of_stages[usual] == {stage(one.rank)}):
+            known = counted.of_group[one.group, usual] > 1 or usual in here
+            if known or (foreign and counted.of_stages[usual] == {stage(one.rank)}):
                 damaged[one.path] = _unlike(one, other)
                 break
     return damaged

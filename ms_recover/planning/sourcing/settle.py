@@ -106,11 +106,8 @@ class Settlement:
 
     def _as_stated(self, rank: int, parameter: Parameter, settled: Settled) -> Settled:
         """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
-        if rank not in self._stated:
-            index = self.index
-            self._stated[rank] = stated_contents(find_own_manifest(index.facts, index.judgement, rank))
         name, ranks = parameter.name, settled.ranks
-        stated = self._stated[rank].get(name)
+        stated = self._stated_of(rank).get(name)
         if stated is None or not ranks or settled.tolerated:
             return settled
         left = tuple(one for one in ranks if one == rank or self.index.digest(one, name) in (None, stated))
@@ -123,6 +120,13 @@ class Settlement:
         problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
         gone = MissingRegion(name, settled.region or _whole(parameter), parameter.nbytes, problem)
         return replace(settled, ranks=(), missing=(gone,), problem=problem)
+
+    def _stated_of(self, rank: int) -> dict[str, str]:
+        """Return by parameter the contents that the manifest of a rank's own slice states."""
+        if rank not in self._stated:
+            index = self.index
+            self._stated[rank] = stated_contents(find_own_manifest(index.facts, index.judgement, rank))
+        return self._stated[rank]
 
     def _differing(self, rank: int, source: int) -> frozenset[str]:
         key = (rank, source)
@@ -309,7 +313,8 @@ class Settlement:
     def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
         """Return a reason to distrust the majorities that settled parts of a slice.
 
-        If half of the holders lose some vote, the layouts belong elsewhere.
+        If half of the holders lose some vote, the layouts belong elsewhere. What the manifest of the rank's own slice
+        states needs no vote.
         """
         index = self.index
         stage = index.stages.of(rank)
@@ -317,9 +322,12 @@ class Settlement:
             return None
         holders: set[int] = set()
         odd: set[int] = set()
+        stated = self._stated_of(rank)
         for parameter, settled in wanted:
             if settled.ranks and settled.region is not None and not settled.tolerated:
                 right = index.digest(settled.ranks[0], parameter.name)
+                if right is not None and right == stated.get(parameter.name):
+                    continue
                 others = index.sources(rank, parameter)
                 holders.update(others)
                 odd.update(one for one in others if index.digest(one, parameter.name) not in (None, right))

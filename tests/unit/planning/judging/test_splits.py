@@ -110,6 +110,9 @@ def test_manifests_of_another_step_state_what_two_ranks_do_not_share():
     assert differing_elsewhere(facts, 1, newest(facts, 0)) == {NAMES[1], NAMES[3]}
 
 
-def test_without_manifests_another_step_states_nothing():
+def test_without_manifests_another_step_shows_it_where_it_is_no_damage_in_one_place():
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgy"})
+    assert differing_elsewhere(facts, 1, newest(facts, 0)) == {NAMES[1], NAMES[3]}
+    assert "hold different contents" in why_no_replica(facts, 1, newest(facts, 0))
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
     assert differing_elsewhere(facts, 1, newest(facts, 0)) == frozenset()
