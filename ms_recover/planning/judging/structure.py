@@ -174,8 +174,9 @@ class _Usual:
 def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists, counted: _Usual) -> dict[str, str]:
     """Mark a slice damaged when its list is new to its rank alone and others had it before, none of them of its group.
 
-    Then it is the slice of another rank, where two slices of its rank list have the usual list of its rank, or another
-    slice of the step has it; or where only other stages have the new one, and only its own has the usual one.
+    Then it is the slice of another rank, where two slices of its rank list have the usual list of its rank; where only
+    other stages have the new one, and only its own has the usual one; or where another slice of the step has the usual
+    one, and it has the bytes of one with the new one.
     """
     stage = counted.stages.of
     here: dict[ParameterList, list[SliceFacts]] = defaultdict(list)
@@ -192,11 +193,17 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
             usual = lists.of(other)
             if other.file.step == one.file.step or _is_part(lists.names(other), lists.names(one)):
                 continue  # one of them was cut off, which shows nothing of the other
-            known = counted.of_group[one.group, usual] > 1 or usual in here
+            known = counted.of_group[one.group, usual] > 1 or (usual in here and _has_bytes_of_another(one, held))
             if known or (foreign and counted.of_stages[usual] == {stage(one.rank)}):
                 damaged[one.path] = _unlike(one, other)
                 break
     return damaged
+
+
+def _has_bytes_of_another(one: SliceFacts, held: Iterable[SliceFacts]) -> bool:
+    mine = one.digests.file if one.digests is not None else None
+    others = (other.digests for other in held if other is not one)
+    return mine is not None and any(other is not None and other.file == mine for other in others)
 
 
 def _is_new(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
