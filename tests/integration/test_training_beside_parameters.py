@@ -19,6 +19,7 @@ from mindspore import amp, nn, ops  # noqa: E402
 from mindspore.train import Callback, Model  # noqa: E402
 
 from ms_recover.training import SliceSaver, recover_train, resume  # noqa: E402
+from ms_recover.training.generators import _seeds  # noqa: E402
 from tests.support.trainings import (  # noqa: E402
     EPOCHS,
     STEPS,
@@ -436,14 +437,20 @@ class Jitted(nn.Cell):
 
 
 class Plain(Jitted):
+    @ms.jit
     def construct(self, x):
         return self.net(x)
 
 
 def test_random_operators_under_jit_are_named_in_pynative_mode(tmp_path, caplog):
     ms.set_seed(7)
-    trained = Trained(tmp_path, lambda: model_of(Jitted()), "PYNATIVE_MODE")
+    trained = Trained(tmp_path / "random", lambda: model_of(Jitted()), "PYNATIVE_MODE")
     caplog.clear()
     trained.go_on()
     (said,) = [text for text in warnings(caplog) if "random operators in the network start anew" in text]
     assert "step 2_1" in said
+    _seeds._KERNEL_SEED.clear()  # of the operators that have run in this process
+    trained = Trained(tmp_path / "plain", lambda: model_of(Plain()), "PYNATIVE_MODE")
+    caplog.clear()
+    trained.check()
+    assert warnings(caplog) == []

@@ -55,6 +55,12 @@ def warnings(caplog):
     return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
 
 
+def begins_beside(caplog, name):
+    """Whether one line names the slices of another experiment, beside which training begins."""
+    (said,) = [one for one in warnings(caplog) if name in one]
+    return f"slices of {name!r}" in said and "training begins from the start" in said
+
+
 @pytest.mark.timeout(300 + 60 * examples(2))
 def test_five_experiments_in_one_folder_crash_and_resume_in_random_order(tmp_path, alone):
     """Each ends with the bits of its own undisturbed run, and touches no slice of another."""
@@ -113,9 +119,7 @@ def test_a_new_member_of_a_sweep_begins_anew_or_is_refused(tmp_path, alone, capl
     assert contents(tmp_path) == before
     caplog.clear()
     assert SECOND.go_on(tmp_path)[0] == alone["lr_0.5"][0]
-    named = [one for one in warnings(caplog) if "lr_0.01" in one]
-    assert len(named) == 1
-    assert "training begins from the start" in named[0]
+    assert begins_beside(caplog, "lr_0.01")
     assert before.items() <= contents(tmp_path).items()
 
 
@@ -150,11 +154,13 @@ def test_several_experiments_and_none_given_is_refused_with_what_to_pass(tmp_pat
         assert trace.seen == {number: alone["lr_0.01"][0][number] for number in (7, 8, 9)}
 
 
-def test_a_loop_does_not_save_under_its_own_name_what_it_took_from_another(tmp_path):
+def test_a_loop_does_not_save_under_its_own_name_what_it_took_from_another(tmp_path, caplog):
     FIRST.go_on(tmp_path, 8)
     before = contents(tmp_path)
     network = SECOND.model().train_network
+    caplog.clear()
     assert resume(network, tmp_path, prefix="lr_0.5", fresh="start").step is None
+    assert begins_beside(caplog, "lr_0.01")
     assert resume(network, tmp_path).step == Step(1, 6)
     saver = SliceSaver(network, f"{tmp_path}/ckpt_dir{{rank}}", "lr_0.5")
     words = r"of the experiment 'lr_0\.01' in .* was loaded.*prefix='lr_0\.5'.*run='lr_0\.01'"
@@ -234,6 +240,16 @@ def test_slices_of_stock_callbacks_under_another_name_are_named(tmp_path, caplog
     with pytest.raises(MissingInputError, match=r"is of 'test'.*slices of 'CKP' \(up to step 1_8\).*run='CKP'"):
         recover_train(make_model(), make_dataset(), tmp_path, 2, own)
     assert recover_train(make_model(), make_dataset(), tmp_path, 2, own, run="CKP").step == Step(1, 8)
+
+
+def test_a_training_that_begins_beside_slices_of_stock_callbacks_names_them_in_one_warning(tmp_path, caplog):
+    saver = ModelCheckpoint("CKP", f"{tmp_path}/ckpt_dir0", CheckpointConfig(save_checkpoint_steps=4))
+    make_model().train(1, make_dataset(), callbacks=[saver])
+    before = contents(tmp_path)
+    own = [SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 4)]
+    assert recover_train(make_model(), make_dataset(), tmp_path, 2, own, fresh="start").step is None
+    assert begins_beside(caplog, "CKP")
+    assert before.items() <= contents(tmp_path).items()
 
 
 def test_two_trainings_of_one_script_under_one_prefix_are_refused_with_the_way_out(tmp_path):

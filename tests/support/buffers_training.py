@@ -9,6 +9,7 @@ import json
 import logging
 import shutil
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,13 +87,13 @@ def main(directory):
     def saving(name):
         return SliceCheckpoint(f"{root}/{name}/ckpt_dir{{rank}}", "test", EVERY, keep=20)
 
-    def note(name, model, losses, failure="", same=None):
+    def note(name, model, losses, **more):
         said, heard.said = heard.said, []
         buffers = {
             one: getattr(model.train_network.network._backbone, one).asnumpy().tolist() for one in ("turns", "mean")
         }
         found = {step: loss.hex() for step, loss in losses.seen.items()}
-        seen[name] = {"losses": found, "buffers": buffers, "said": said, "failure": failure, "same": same}
+        seen[name] = {"losses": found, "buffers": buffers, "said": said, **more}
 
     def resume(name, lost, *callbacks):
         """Copy the slices but the last ones, lose what rank 1 is to lose, and resume."""
@@ -104,11 +105,13 @@ def main(directory):
         job.gather([0])
         before, model, losses, failure = files(folder), make_model(), Losses(), ""
         job.gather([0])
+        began = time.monotonic()
         try:
             recover_train(model, dataset(), root / name, EPOCHS, [losses, *callbacks, saving(name)])
         except MsRecoverError as error:
             failure = f"{type(error).__name__}: {error}"
-        note(name, model, losses, failure, files(folder) == before)
+        seconds = time.monotonic() - began
+        note(name, model, losses, failure=failure, same=files(folder) == before, seconds=seconds)
 
     model, losses = make_model(), Losses()
     model.train(EPOCHS, dataset(), callbacks=[losses, saving("whole")])

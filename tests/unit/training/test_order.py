@@ -10,7 +10,8 @@ ms = pytest.importorskip("mindspore")
 
 import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
-from mindspore.train import Model  # noqa: E402
+from mindspore.train import Model, RunContext  # noqa: E402
+from mindspore.train.callback import _CallbackManager, _InternalCallbackParam  # noqa: E402
 
 from ms_recover.training import found_slice, network, recover, recover_train  # noqa: E402
 from ms_recover.training.generators import changed_generators, generator_states  # noqa: E402
@@ -38,6 +39,25 @@ class Device:
     def loaded(self):
         """Return whether the slice's values are in the network, optimizer state included."""
         return all((parameter.asnumpy() == 7).all() for parameter in self._weights.values())
+
+
+class Sinking(Device):
+    """Calls the callbacks as `Model` does until the first sink is over; no batch is in their hands."""
+
+    def train(self, epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, initial_epoch):
+        params = _InternalCallbackParam()
+        params.update(
+            train_network=self.train_network,
+            train_dataset=train_dataset,
+            batch_num=STEPS,
+            cur_step_num=0,
+            cur_epoch_num=initial_epoch + 1,
+            dataset_sink_mode=dataset_sink_mode,
+        )
+        with _CallbackManager(callbacks) as manager:
+            manager.on_train_begin(RunContext(params))
+            manager.on_train_epoch_begin(RunContext(params))
+            manager.on_train_step_begin(RunContext(params))
 
 
 def dataset():
@@ -117,3 +137,14 @@ def test_a_network_that_the_compiler_cuts_is_compiled_before_it_is_loaded(tree, 
     recover_train(device, rows, tree, 5, sink_mode=False)
     assert loaded == [1]
     assert changed_generators(before, generator_states()) == frozenset()
+
+
+def test_in_sink_mode_the_line_says_that_samples_are_not_proven_and_their_reasons_are_warnings(
+    tree, ascend, capsys, caplog
+):
+    chosen_at_random = ds.transforms.RandomApply([ds.transforms.TypeCast(ms.float32)])
+    recover_train(Sinking(make_model()), dataset().map(chosen_at_random, ["x"]), tree, 5)
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("ms_recover: resumed from ")]
+    assert "samples not proven: in sink mode no batch is in the hands of the program" in line
+    (reason,) = [one for one in caplog.records if "random operations on samples (RandomApply)" in one.getMessage()]
+    assert reason.levelname == "WARNING"

@@ -16,7 +16,7 @@ from mindspore.train import CheckpointConfig, Model, ModelCheckpoint  # noqa: E4
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.formats.manifest import read_manifest  # noqa: E402
 from ms_recover.model.steps import Step  # noqa: E402
-from ms_recover.training import SliceManifests, SliceSaver, resume, slice_saver  # noqa: E402
+from ms_recover.training import SliceManifests, SliceSaver, recover_train, resume, slice_saver  # noqa: E402
 from ms_recover.training.job import current_job  # noqa: E402
 from ms_recover.training.run import forget_resumed  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
@@ -34,14 +34,17 @@ def network(value=0.0):
     return nn.Dense(2, 2, weight_init=ms.Tensor(np.full((2, 2), value, np.float32)), bias_init="zeros")
 
 
-def train(root, monkeypatch, ranks, steps, value):
-    """Have ranks that are replicas save steps, whose weights are `value` and the step; return the run."""
+def train(root, monkeypatch, ranks, steps, value, cells=lambda made: [made]):
+    """Have ranks that are replicas save steps, whose weights are `value` and the step; return the run.
+
+    `cells` returns what is saved of a network.
+    """
     jobs, made, networks = thread_jobs(ranks), [], []
     for rank in range(ranks):
         monkeypatch.setattr(slice_saver, "current_job", lambda rank=rank: jobs[rank] if ranks > 1 else current_job())
         networks.append(network())
         group = list(range(ranks)) if ranks > 1 else None
-        made.append(SliceSaver([networks[rank]], f"{root}/ckpt_dir{{rank}}", "net", group=group))
+        made.append(SliceSaver(cells(networks[rank]), f"{root}/ckpt_dir{{rank}}", "net", group=group))
 
     def work(rank):
         with made[rank] as saver:
@@ -125,3 +128,21 @@ def test_a_trainer_that_saves_by_itself_goes_on_in_a_tree_of_its_own(tmp_path, m
     for folder, ranks, before in ((tmp_path, 1, 2), (tmp_path / "resharded_from/2_ranks_1_2", 2, None)):
         manifests = [read_manifest(path) for path in folder.glob("ckpt_dir*/*.manifest.json")]
         assert {(one.world_size, one.training.resharded_from) for one in manifests} == {(ranks, before)}
+
+
+def test_samples_of_slices_that_were_cut_anew_are_named_and_their_reasons_are_warnings(
+    tmp_path, monkeypatch, caplog, capsys
+):
+    def model(found):
+        return Model(found, nn.MSELoss(), nn.Momentum(found.trainable_params(), 0.1, 0.9))
+
+    train(tmp_path, monkeypatch, 2, (1, 2), 0, lambda made: model(made).train_network)
+    ones = np.ones(2, np.float32)
+    data = ms.dataset.GeneratorDataset([(ones, ones)] * 8, ["x", "y"], shuffle=False).batch(2)
+    data = data.map(ms.dataset.transforms.RandomApply([ms.dataset.transforms.TypeCast(ms.float32)]), ["x"])
+    found = recover_train(model(network()), data, tmp_path, 1, prefix="net", reshard=True, sink_mode=False)
+    assert (found.step, found.resharded_from) == (Step(1, 2), 2)
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("ms_recover: resumed from ")]
+    assert "samples not proven: slices were cut anew, so that no rank has the batch that was trained before" in line
+    (reason,) = [one for one in caplog.records if "random operations on samples (RandomApply)" in one.getMessage()]
+    assert reason.levelname == "WARNING"
