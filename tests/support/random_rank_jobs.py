@@ -26,6 +26,8 @@ SHUFFLES = shares("seeded 4, by rank 3, none 2")
 """``by rank``: with the seed and the rank added."""
 NOISES = shares("none 6, numpy 1, python 1")
 """What the samples of each rank have added, from a generator of its own process."""
+ODD = shares("none 12, one shard 1, unequal epochs 1")
+"""What is wrong from the start: all ranks read shard 0, or the last one has fewer epochs of more steps."""
 CRASHES = shares("raise 3, raise one 2, kill 3, file 4, stop 1")
 """All ranks raise, one does, one is killed behind a step, or at a call to the file system; or training is asked to
 stop."""
@@ -64,11 +66,17 @@ class Base:
     batches: int
     epochs: int
     seed: int
+    odd: str = "none"
 
     @property
     def steps(self) -> int:
         """Steps of the whole training."""
         return self.batches * self.epochs
+
+    def epochs_of(self, rank: int) -> tuple[int, int]:
+        """Return the steps of an epoch of a rank, and how many epochs it has."""
+        unequal = self.odd == "unequal epochs" and rank == self.ranks - 1
+        return (self.epochs, self.batches) if unequal else (self.batches, self.epochs)
 
     @property
     def saves_states(self) -> bool:
@@ -111,6 +119,7 @@ class RankJob:
         """Whether the ranks train alike but for their samples, with the same arguments, and nothing is changed."""
         base = self.base
         own = base.network == "bank" or base.callback or base.noise != "none" or base.shuffle == "by rank"
+        own = own or base.odd != "none"
         alike = not own and base.network != "dropout" and base.saves_states and base.data != "own"
         return alike and self.argument == "none" and self.change in ("none", "format", "asynchronous")
 
@@ -163,20 +172,26 @@ def _draw_base(random: Random, ranks: int | None) -> Base:
     drawn = replace(drawn, ranks=drawn.ranks if ranks is None else ranks)
     if drawn.trainer == "manifests":
         drawn = replace(drawn, noise="none", callback=False)
-    return drawn
+    odd = pick(ODD)
+    if odd == "one shard":
+        drawn = replace(drawn, data="shards")
+    elif odd == "unequal epochs":
+        drawn = replace(drawn, data="own", batches=3, epochs=4)
+    return replace(drawn, odd=odd)
 
 
 def _possible(job: RankJob) -> RankJob:
     """Return the job without what cannot go together."""
     base = job.base
-    changes = {"shard 0": base.data == "shards", "shards swapped": base.data == "shards"}
+    shards = base.data == "shards" and base.odd == "none"
+    changes = {"shard 0": shards, "shards swapped": shards, "more epochs": base.odd != "unequal epochs"}
     changes["seed"] = base.shuffle != "none"
     changes["asynchronous"] = base.trainer != "manifests"
     if not changes.get(job.change, True):
         job = replace(job, change="none")
     if base.trainer == "manifests" and job.argument in ("saver", "save_steps", "keep", "prefix"):
         job = replace(job, argument="none")  # MindSpore's callback saves without the others
-    if base.trainer == "loop" and job.argument == "epochs":
+    if job.argument == "epochs" and (base.trainer == "loop" or base.odd == "unequal epochs"):
         job = replace(job, argument="none")
     if not base.saves_states and job.lost in ("state", "flipped state"):
         job = replace(job, lost="slice")

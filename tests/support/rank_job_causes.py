@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tests.support.program_causes import Cause
 from tests.support.random_rank_jobs import RankJob
 
-STATES = r"state|generator|callback|extra|rank-local|sample|draw"
+STATES = r"state file is lost|go on as those|those of rank|states? of rank|own state|not proven|rank-local"
 OWN_SAMPLES = r"seed|sample|shuffl|state|generator|batch"
+WITHOUT_STATES = re.compile(r"the state of random generators and callbacks is not restored")
+"""Said at each resume from slices of MindSpore's callback, and so no word about what one rank lost."""
 Kind = Literal["exact", "refused", "late", "warned", "silent", "split", "slow", "not judged"]
 KINDS: tuple[Kind, ...] = ("exact", "refused", "late", "warned", "silent", "split", "slow", "not judged")
 """``late``: ended by MindSpore's own limit, where a rank waits for one that never comes, see `never_comes`."""
 WRONG = ("silent", "split", "slow")
+
+
+@dataclass(frozen=True)
+class RankCause(Cause):
+    """What may keep a job from going on exactly. Only one with the effect ``stops`` excuses a refusal."""
+
+    ranks: tuple[int, ...] = ()
+    """Whom it concerns: each says a word, or rank 0 names it; empty for all, where one word of rank 0 is enough."""
+    unlike: re.Pattern[str] | None = None
+    """A text that does not name it, although it has such words."""
+
+    def is_named(self, text: str) -> bool:
+        """Whether a message names it."""
+        return super().is_named(text) and (self.unlike is None or not self.unlike.search(text))
+
+    def is_warned_of(self, warnings: Sequence[Sequence[str]]) -> bool:
+        """Whether every rank that it concerns has a word; `warnings` by rank."""
+        said = [[text for text in texts if self.is_named(text)] for texts in warnings]
+        if not self.ranks:
+            return bool(said[0]) or all(said)
+        return all(said[rank] or any(_names_rank(text, rank) for text in said[0]) for rank in self.ranks)
+
+
+def _names_rank(text: str, rank: int) -> bool:
+    return re.search(rf"\branks?(\(s\))? (\d+(, | and ))*{rank}\b", text) is not None
 
 
 @dataclass(frozen=True)
@@ -34,10 +62,28 @@ class SeenRanks:
     """Of the ranks, in the last start."""
     differences: tuple[str | None, ...]
     """What is not as in the undisturbed training, by rank, over all starts."""
-    warnings: tuple[str, ...]
-    """All that was said at WARNING by any rank."""
+    warnings: tuple[tuple[str, ...], ...]
+    """What each rank said at WARNING, and rank 0 in its line of what is not proven."""
     waited: float
     """Seconds from the end of a rank that failed to the last one's."""
+    undisturbed: float = 0.0
+    """Seconds from the first rank's end to the last one's in the undisturbed training."""
+    own: bool = False
+    """Whether a step lay there at the last start of which each rank had its own slice and state."""
+    described: bool = True
+    """Whether a state of another rank lay there, which has the description of the lost one."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As results keep it."""
+        return asdict(self)
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> SeenRanks:
+        """Return what results have kept."""
+        ends = tuple(End(**one) for one in record["ends"])
+        warnings = tuple(map(tuple, record["warnings"]))
+        return cls(**{**record, "ends": ends, "differences": tuple(record["differences"]), "warnings": warnings})
 
 
 @dataclass(frozen=True)
@@ -52,35 +98,51 @@ class RankVerdict:
 
 GONE = "another rank is gone"
 """What a rank says whose collective has come to its limit."""
-LONGEST = 10.0
-"""Seconds that a rank may take to end behind another one that has failed, on a machine that is busy."""
+LONGEST = 5.0
+"""Seconds that a rank may take to end behind another one that has failed, beyond what an undisturbed end takes."""
+BUSY = 3.0
+"""Seconds more, because the processes of a job share few cores, and one that ends frees its memory for a while."""
 
 
 def verdict_of_ranks(job: RankJob, seen: SeenRanks) -> RankVerdict:
     """Return the verdict on a job."""
-    causes = list(causes_of_ranks(job))
+    causes = list(causes_of_ranks(job, own=seen.own, described=seen.described))
     kinds = {end.kind for end in seen.ends}
-    texts = [end.text for end in seen.ends if end.text]
-    named = [cause.name for cause in causes if any(cause.is_named(text) for text in (*texts, *seen.warnings))]
+    texts = [end.text for end in seen.ends]
     marks = ", ".join(marks_of_ranks(job)) or "nothing out of the ordinary"
     if never_comes(job) and "done" not in kinds and any(GONE in text for text in texts):
-        return RankVerdict("late", ", ".join(named))
-    if seen.waited > LONGEST or any(GONE in text for text in texts):
+        return RankVerdict("late", f"{job.argument} of one rank")
+    if seen.waited - seen.undisturbed > LONGEST + BUSY or any(GONE in text for text in texts):
         return RankVerdict("slow", f"{seen.waited:.0f} s: {marks}: {' | '.join(texts)}")
     if kinds == {"refused"}:
-        refused = [cause.name for cause in causes if any(cause.is_named(text) for text in texts)]
-        return RankVerdict("refused", ", ".join(refused) or "without a cause", "" if refused else " | ".join(texts))
+        stops = [one.name for one in causes if one.effect == "stops" and all(map(one.is_named, texts))]
+        return RankVerdict("refused", ", ".join(stops) or "without a cause", "" if stops else " | ".join(texts))
     if len(kinds) > 1:
         ends = "; ".join(f"rank {rank} {end.kind}: {end.text[:160]}" for rank, end in enumerate(seen.ends))
         return RankVerdict("split", f"{marks}: {ends}")
     if kinds != {"done"}:
         return RankVerdict("silent", f"{', '.join(kinds)}: {marks}: {' | '.join(texts)}")
+    if job.base.odd == "one shard" and not any(UNREAD in text for text in seen.warnings[0]):
+        return RankVerdict("silent", f"nobody says that a shard has no reader: {marks}")
     if not any(seen.differences):
         return RankVerdict("exact", "")
-    serious = [cause.name for cause in causes if cause.effect != "noted" and cause.name in named]
-    if serious:
-        return RankVerdict("warned", ", ".join(serious))
-    return RankVerdict("silent", marks)
+    values = _begin_with_values(seen.differences)
+    named = [
+        one.name
+        for one in causes
+        if one.effect != "noted" and not (values and one.first == "samples") and one.is_warned_of(seen.warnings)
+    ]
+    return RankVerdict("warned", ", ".join(named)) if named else RankVerdict("silent", marks)
+
+
+def _begin_with_values(differences: Iterable[str | None]) -> bool:
+    """Whether what differs first on any rank are values at the begin of a step, and so no samples."""
+    first = [(int(step), kind) for one in differences if one for kind, step in _EVENT.findall(one)[:1]]
+    return (min(first)[0], "values") in first if first else False
+
+
+_EVENT = re.compile(r"\('(\w+)', (\d+)")
+UNREAD = "nobody reads shard"
 
 
 def never_comes(job: RankJob) -> bool:
@@ -91,40 +153,48 @@ def never_comes(job: RankJob) -> bool:
     return job.base.trainer == "loop" and job.argument in ("saver", "save_steps")
 
 
-def causes_of_ranks(job: RankJob) -> Iterator[Cause]:
-    """Yield what may keep the job from going on exactly."""
+def causes_of_ranks(job: RankJob, *, own: bool = False, described: bool = True) -> Iterator[RankCause]:
+    """Yield what may keep the job from going on exactly; see `SeenRanks` for what lay there at the last start.
+
+    States alone never refuse a recovery. Where a step has each rank's `own` slice and state, all go back to it. Without
+    noise a lost rank's samples follow from its description, which another rank keeps.
+    """
     base = job.base
-    lost = job.lost != "none"
+    losers = {job.lost_by} if job.lost != "none" else set()
+    losers |= {rank for kind, rank, *_ in job.crashes if kind == "file"}
+    ranks = tuple(sorted(losers))
     if base.trainer == "loop" and base.noise != "none":
-        yield Cause("noise in a loop", "stops", r"random|own code|generator")
-    killed = any(kind == "file" for kind, *_ in job.crashes)
+        yield RankCause("noise in a loop", "stops", r"random|own code|generator")
     if base.network == "dropout":
-        yield Cause("dropout", "differs", r"dropout|random")
+        yield RankCause("dropout", "differs", r"dropout|random")
     if job.change in ("shard 0", "shards swapped"):
-        yield Cause(job.change, "stops", r"shard")
+        yield RankCause(job.change, "stops", r"shard")
     if job.change == "seed":
-        yield Cause("seed", "stops", r"seed|sample")
-    if lost or killed:
+        yield RankCause("seed", "stops", r"seed|sample")
+    if losers and not own:
         if base.callback or base.noise != "none":
-            yield Cause("own states", "differs", STATES)
-        if base.shuffle == "by rank" or base.data == "own":
-            yield Cause("own samples", "differs", OWN_SAMPLES)
+            yield RankCause("own states", "differs", STATES, ranks=ranks)
+        if (base.shuffle == "by rank" or base.data == "own") and base.saves_states and not described:
+            yield RankCause("own samples", "differs", OWN_SAMPLES, ranks=ranks)
         if base.network == "bank":
-            yield Cause("bank", "stops", r"bank|rank-local")
-        if base.network == "norm":
-            yield Cause("statistics", "differs", r"moving_|statistics")
-        if job.lost in ("state", "flipped state"):
-            yield Cause(job.lost, "differs", STATES)
-        if not base.saves_states:
-            yield Cause("no states", "differs", STATES)
+            unlike = None if base.saves_states else WITHOUT_STATES
+            yield RankCause(
+                "bank", "stops", r"\bbank\b|rank-local|shows whether some were its own", ranks=ranks, unlike=unlike
+            )
+        if base.network == "norm" and job.lost not in ("state", "flipped state"):
+            yield RankCause("statistics", "differs", r"moving_|statistics", ranks=ranks)
     if not base.saves_states:
-        yield Cause("nothing proves samples", "differs", r"sample|seed|shuffl|state")
+        yield RankCause("nothing proves samples", "differs", r"sample|seed|shuffl", "samples", unlike=WITHOUT_STATES)
     if job.lost == "other experiment":
-        yield Cause("other experiment", "differs", r"\brun\b|runs|experiment")
-    if job.argument != "none":
-        yield Cause(f"{job.argument} of one rank", "stops", _SAYS[job.argument])
+        yield RankCause("other experiment", "stops", r"\brun\b|runs|experiment")
+    if base.odd == "one shard":
+        yield RankCause("one shard", "stops", UNREAD)
+    if base.odd == "unequal epochs":
+        yield RankCause("unequal epochs", "stops", r"epoch|different steps")
+    if job.argument in _SAYS:
+        yield RankCause(f"{job.argument} of one rank", "stops", _SAYS[job.argument])
     if job.base.trainer == "manifests" and job.change == "more epochs":
-        yield Cause("more epochs", "noted", r"epoch")
+        yield RankCause("more epochs", "noted", r"epoch")
 
 
 _SAYS = {
@@ -135,11 +205,10 @@ _SAYS = {
     "epochs": r"epochs|argument",
     "saver": r"saver|saves|callback|SliceCheckpoint|argument|does not call",
     "save_steps": r"save_steps|argument|step",
-    "keep": r"keep|argument",
     "asynchronous": r"async|argument",
-    "format": r"format|argument",
-    "prefix": r"prefix|experiment|argument",
+    "prefix": r"prefix|experiment",
 }
+"""How many slices a rank keeps and their format are its own, and stop nothing."""
 
 
 def marks_of_ranks(job: RankJob) -> list[str]:
@@ -148,6 +217,7 @@ def marks_of_ranks(job: RankJob) -> list[str]:
     marks = [f"{base.ranks} ranks"] if base.ranks != 2 else []
     marks += [base.trainer] if base.trainer != "model" else []
     marks += [base.network] if base.network != "mlp" else []
+    marks += [base.odd] if base.odd != "none" else []
     marks += ["seed by rank"] if base.shuffle == "by rank" else []
     marks += [f"noise of {base.noise}"] if base.noise != "none" else []
     marks += ["extra" if base.trainer == "loop" else "callback"] if base.callback else []

@@ -164,7 +164,8 @@ class _Rank:
         self.network = Network(self.base.network, 8)
         if launch.other:
             self.network.last.bias.set_data(self.network.last.bias + 1)
-        self.epochs = self.base.epochs + (launch.other or self.unlike == "epochs")
+        self.batches, epochs = self.base.epochs_of(rank)
+        self.epochs = epochs + (launch.other or self.unlike == "epochs")
         if self.change == "more epochs":
             self.epochs += 1
 
@@ -216,16 +217,17 @@ class _Rank:
         if self.base.trainer == "model":
             return [SliceCheckpoint(directory, prefix, save_steps, keep, async_save=asynchronous, format=form)]
         directory = directory.format(rank=self.rank)
-        config = CheckpointConfig(save_steps or self.base.batches, 0, keep, async_save=asynchronous, format=form)
+        config = CheckpointConfig(save_steps or self.batches, 0, keep, async_save=asynchronous, format=form)
         return [ModelCheckpoint(prefix, directory, config), SliceManifests()]
 
     def _dataset(self) -> ds.Dataset:
         base, ranks = self.base, self.base.ranks
-        rows = Rows(base.seed + (1000 * self.rank if base.data == "own" else 0), base.batch * base.batches)
+        rows = Rows(base.seed + (1000 * self.rank if base.data == "own" else 0), base.batch * self.batches)
         options: dict[str, int] = {}
         if base.data == "shards":
             rows = Rows(base.seed, base.batch * base.batches * ranks)
             shard = {"shard 0": 0, "shards swapped": ranks - 1 - self.rank}.get(self.change, self.rank)
+            shard = 0 if base.odd == "one shard" else shard
             options = {"num_shards": ranks, "shard_id": shard}
         data = ds.GeneratorDataset(rows, NAMES, shuffle=base.shuffle != "none", **options)
         if base.noise != "none":
@@ -254,7 +256,7 @@ class _Rank:
         batches = data.create_tuple_iterator(num_epochs=self.epochs)
         batches = resumed.prove(batches) if resumed is not None else batches
         step, ended = done, threading.Event()
-        for _ in range(done // self.base.batches, self.epochs):
+        for _ in range(done // self.batches, self.epochs):
             for x, y in batches:
                 step += 1
                 self.write("values", step, digest_of(network, optimizer))

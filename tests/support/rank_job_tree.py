@@ -26,6 +26,12 @@ def committed(root: Path, ranks: int) -> list[int]:
     return [(read_manifest(paths[0]).cumulative_step or 0) if paths else 0 for paths in newest]
 
 
+def steps_with_states(root: Path, rank: int, *, states: bool) -> list[int]:
+    """Return the steps of which a rank has a slice with its manifest, and its state where there are `states`."""
+    found = [one for one in manifests_of(root, rank) if not states or _state_of(one).exists()]
+    return [read_manifest(one).cumulative_step or 0 for one in found]
+
+
 def slice_of(manifest: Path) -> Path:
     """Return the slice that a manifest is of."""
     return Path(str(manifest).removesuffix(MANIFEST_SUFFIX))
