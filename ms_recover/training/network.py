@@ -28,6 +28,7 @@ from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.job import device_target
+from ms_recover.training.proof import VALUES, resume_line
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
@@ -203,6 +204,7 @@ def _name_unused(own: OwnSlice, names: Sequence[str]) -> None:
             _names(sorted(names)),
             _SEVERAL,
         )
+        resume_line().doubt(f"the network has no {_names(sorted(names))}", *VALUES)
 
 
 def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Collection[str] = ()) -> int:

@@ -22,18 +22,16 @@ _log = logging.getLogger(__name__)
 _MOST_NAMED = 3
 
 
-def set_aside(rank: int, path: str, why: str) -> str | None:
-    """Rename a slice of this rank and what belongs to it: ``.superseded`` is appended. `why` is a clause.
+def _supersede(path: str, why: str) -> str | None:
+    """Rename a slice and what belongs to it: ``.superseded`` is appended. `why` is a clause.
 
     Returns its path there, None where there was nothing to rename.
 
     Raises StorageError when the file system refuses.
     """
-    aside = supersede(LocalStore(os.path.dirname(path)), os.path.basename(path), f"it {why}: move it away yourself")
-    if aside is not None:
-        _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, aside)
-        return os.path.join(os.path.dirname(path), os.path.basename(aside))
-    return None
+    folder, name = os.path.split(path)
+    aside = supersede(LocalStore(folder), name, f"it {why}: move it away yourself")
+    return os.path.join(folder, aside) if aside is not None else None
 
 
 def set_all_aside(rank: int, slices: Iterable[tuple[str, Step]], why: str) -> None:
@@ -44,10 +42,9 @@ def set_all_aside(rank: int, slices: Iterable[tuple[str, Step]], why: str) -> No
     made: list[tuple[Step, str]] = []
     try:
         for path, step in slices:
-            hint = f"it is {why}: move it away yourself"
-            aside = supersede(LocalStore(os.path.dirname(path)), os.path.basename(path), hint)
+            aside = _supersede(path, f"is {why}")
             if aside is not None:
-                made.append((step, os.path.join(os.path.dirname(path), aside)))
+                made.append((step, aside))
     finally:
         _say(rank, made, why)
 
@@ -114,6 +111,7 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
     Raises StorageError when the file system refuses.
     """
     made: list[tuple[Step, str]] = []
+    displaced: list[tuple[Step, str]] = []
     for one in slices:
         path, aside = os.path.join(root, one.path), os.path.join(root, one.aside)
         if one.rank != rank:
@@ -121,12 +119,15 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
         if lineage.order_of(_manifest_of(path, aside), one.step) is None:
             continue
         if os.path.lexists(path):
-            away = set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
-            renames.note(path, away or path)
+            away = _supersede(path, f"takes the place of a slice of {lineage.last.text}")
+            if away is not None:
+                renames.note(path, away)
+                displaced.append((one.step, away))
         with explained_whole("bringing back", aside, "give it its name back yourself"):
             rename_slice(LocalStore(os.path.dirname(path)), os.path.basename(aside), os.path.basename(path))
         renames.note(aside, path)
         made.append((one.step, path))
+    _say(rank, displaced, f"in the place of slices of {lineage.last.text}")
     _say(rank, made, f"of {lineage.last.text}")
 
 

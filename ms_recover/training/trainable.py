@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from ms_recover.model.texts import list_some
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.network import OwnSlice
+from ms_recover.training.proof import resume_line
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ def restore_flags(cells: Cells, saved: Mapping[str, bool], own: OwnSlice, *, gra
     if graph:
         if saved:
             _log.warning("%s: %s", own, frozen_text(saved))
+            resume_line().doubt(f"requires_grad of {list_some(sorted(saved), _MOST_NAMED)} is not restored", "weights")
         return
     parameters = [one for _, cell in cells for one in cell._params.values() if one is not None]
     for parameter in parameters:

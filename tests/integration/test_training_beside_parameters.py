@@ -130,12 +130,12 @@ class Trained:
         with suppress(StoppedError):
             self.cut.train(EPOCHS, make_dataset(), callbacks=listed, dataset_sink_mode=False)
 
-    def go_on(self, model=None):
+    def go_on(self, model=None, **options):
         losses, model = SeenLosses(), model or self.make()
         more = [kind() for kind in self.callbacks]
         self.legs += 1
         root = shutil.copytree(self.root, f"{self.root}-{self.legs}")
-        recover_train(model, make_dataset(), root, EPOCHS, [losses, *more, checkpoint(root)])
+        recover_train(model, make_dataset(), root, EPOCHS, [losses, *more, checkpoint(root)], **options)
         return losses.seen, values(model)
 
     def check(self, model=None):
@@ -189,6 +189,30 @@ def test_an_evaluation_gets_the_buffers_of_a_slice(tmp_path, mode):
     state.write_bytes(data)
     with pytest.raises(VerificationError, match=r"ckpt\.state: it is not what the slice's manifest names"):
         load_slice(path, buffers=True)
+
+
+class Filling(Callback):
+    """Writes a buffer as a resumed training begins."""
+
+    stateless = True
+
+    def on_train_begin(self, run_context):
+        params = run_context.original_args()
+        if params.cur_step_num > 0:
+            ops.assign(params.train_network.network._backbone.mean, ms.Tensor(np.ones(2, np.float32)))
+
+
+@pytest.mark.parametrize(("how", "mode"), [("assign", "PYNATIVE_MODE"), ("add", "GRAPH_MODE")])
+def test_a_buffer_that_a_callback_writes_as_training_begins_is_refused_or_allowed(tmp_path, caplog, mode, how):
+    trained = Trained(tmp_path, lambda: model_of(Buffered(how)), mode, Filling)
+    with pytest.raises(InputError, match=r"mean would not be what was resumed.*\(Filling\).*allow=\['mean'\]"):
+        trained.go_on()
+    caplog.clear()
+    seen, _ = trained.go_on(allow=["mean"])
+    assert sorted(seen) == list(range(10, EPOCHS * STEPS + 1))
+    assert seen[10] != trained.whole[10]
+    (said,) = warnings(caplog)
+    assert "mean: written by a callback in on_train_begin (Filling)" in said
 
 
 def test_lost_buffers_are_named_and_others_of_another_shape_are_refused(tmp_path, caplog):
@@ -303,14 +327,17 @@ def test_a_frozen_layer_stays_frozen_in_pynative_mode(tmp_path, caplog):
     assert warnings(caplog) == []
 
 
-def test_in_graph_mode_a_layer_that_is_frozen_on_the_way_is_named_and_goes_on_training(tmp_path, caplog):
+def test_in_graph_mode_a_layer_that_is_frozen_on_the_way_is_named_and_goes_on_training(tmp_path, caplog, capfd):
     make = lambda: model_of(make_network())  # noqa: E731
     trained = Trained(tmp_path, make, "GRAPH_MODE", Freezing)
     (said,) = warnings(caplog)
     assert "requires_grad was changed since the training began: 2.weight; in graph mode" in said
     caplog.clear()
+    capfd.readouterr()
     trained.check()
     assert len([text for text in warnings(caplog) if "requires_grad was changed" in text]) >= 1
+    (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("ms_recover: resumed from")]
+    assert "weights not proven: requires_grad of 2.weight is not restored" in line
 
 
 def loop(root, parts, stop_at=None, at=0):

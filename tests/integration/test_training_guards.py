@@ -195,15 +195,17 @@ def test_a_training_that_is_done_as_asked_is_no_warning_and_one_printed_line(tre
     assert printed == [f"ms_recover: {line}"]
 
 
-def test_what_the_network_lacks_is_named(tree, caplog):
+def test_what_the_network_lacks_is_named(tree, caplog, capfd):
     network = trainings.make_network()
     network[0].weight.requires_grad = False
     model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), 0.01))
-    recover_train(model, make_dataset(), tree, EPOCHS)
+    recover_train(model, make_dataset(), tree, EPOCHS + 1)
     (record,) = [record for record in caplog.records if "the network has no" in record.getMessage()]
     assert record.levelname == "WARNING"
     assert "rank 0, step 3_8" in record.getMessage()
     assert "parameters moment1.0.weight, moment2.0.weight, so what the slice holds" in record.getMessage()
+    (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("ms_recover: resumed from")]
+    assert "optimizer not proven: the network has no parameters moment1.0.weight, moment2.0.weight" in line
 
 
 def test_the_home_directory(whole, tree, monkeypatch):

@@ -62,16 +62,16 @@ class Scaled(nn.Cell):
         return self.scaler.unscale(loss)
 
 
-def make_model(kind):
+def make_model(kind, factor=2, window=None):
     network = make_network()
     optimizer = nn.Momentum(network.trainable_params(), 0.01, 0.9)
     loss = nn.WithLossCell(network, nn.MSELoss())
     if kind == "dynamic":
-        step = OnCpu(loss, optimizer, nn.DynamicLossScaleUpdateCell(1024.0, 2, 4))
+        step = OnCpu(loss, optimizer, nn.DynamicLossScaleUpdateCell(1024.0, factor, window or 4))
     elif kind == "fixed":
         step = OnCpu(loss, optimizer, nn.FixedLossScaleUpdateCell(1024.0))
     else:
-        scaler = amp.DynamicLossScaler(1024, 2, 50) if kind == "amp" else amp.StaticLossScaler(1024)
+        scaler = amp.DynamicLossScaler(1024, factor, window or 50) if kind == "amp" else amp.StaticLossScaler(1024)
         step = Scaled(loss, optimizer, scaler)
     return Model(step)
 
@@ -107,3 +107,24 @@ def test_a_due_step_that_overflows_is_saved_behind_the_next_update_and_named_so(
     make_model("dynamic").train(2, make_dataset(), callbacks=[checkpoint(tmp_path, 8)])
     assert "step 8 overflowed the loss scale: the slice is saved behind the next update" in caplog.text
     assert (tmp_path / "ckpt_dir0" / "test-2_1.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "window"), [("dynamic", "DynamicLossScaleUpdateCell", 4), ("amp", "DynamicLossScaler", 50)]
+)
+def test_each_setting_of_a_loss_scale_that_differs_is_one_warning_with_both_values(
+    tmp_path, caplog, capfd, kind, scale, window
+):
+    make_model(kind).train(1, make_dataset(), callbacks=[checkpoint(tmp_path, 4)])
+    recover_train(make_model(kind), make_dataset(), tmp_path, 2, [checkpoint(tmp_path, 4)])
+    assert "when the slice was saved" not in caplog.text
+    capfd.readouterr()
+    recover_train(make_model(kind, 4, 7), make_dataset(), tmp_path, 3)
+    said = [one for one in caplog.records if "when the slice was saved" in one.getMessage()]
+    assert {one.levelname for one in said} == {"WARNING"}
+    assert [one.getMessage().split(".ckpt: ")[1] for one in said] == [
+        f"{scale}.scale_factor is 4 in the program, and was 2 when the slice was saved: the program's is taken",
+        f"{scale}.scale_window is 7 in the program, and was {window} when the slice was saved: the program's is taken",
+    ]
+    (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("ms_recover:")]
+    assert f"settings not proven: {scale}.scale_factor is 4 and was 2, {scale}.scale_window is 7 and was" in line

@@ -233,6 +233,17 @@ def test_what_was_saved_behind_the_step_that_was_gone_on_from_goes_when_training
     assert slices(tmp_path) == ["lr_0_1-2_4.ckpt.superseded", "lr_0_3-2_7.ckpt", "lr_0_3-2_8.ckpt"]
 
 
+def test_given_up_slices_that_go_at_several_saves_are_one_warning_with_their_number(tmp_path, caplog):
+    Member("lr_0", keep=4).go_on(tmp_path, 14)
+    caplog.clear()
+    Member("lr_0").go_on(tmp_path, step="1_3")
+    said = [one for one in warnings(caplog) if "removed" in one]
+    assert len(said) == 1
+    assert "3 slice(s) of 'lr_0' that runs before this one saved behind the step from which" in said[0]
+    assert "up to step 2_4" in said[0]
+    assert slices(tmp_path) == ["lr_0_1-2_7.ckpt", "lr_0_1-2_8.ckpt"]
+
+
 def test_slices_of_stock_callbacks_under_another_name_are_named(tmp_path, caplog):
     saver = ModelCheckpoint("CKP", f"{tmp_path}/ckpt_dir0", CheckpointConfig(save_checkpoint_steps=4))
     make_model().train(1, make_dataset(), callbacks=[saver])

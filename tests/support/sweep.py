@@ -43,8 +43,8 @@ class Trace(Callback):
 class Member:
     """One experiment of a sweep."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self, prefix: str, keep: int = 2) -> None:
+        self.prefix, self.keep = prefix, keep
 
     def model(self) -> Model:
         rng = np.random.default_rng(len(self.prefix))
@@ -52,8 +52,8 @@ class Member:
         dense = nn.SequentialCell(nn.Dense(3, 16, weights[0], "zeros"), nn.Tanh(), nn.Dense(16, 2, weights[1], "zeros"))
         return Model(dense, nn.MSELoss(), nn.Momentum(dense.trainable_params(), RATES[self.prefix], 0.9))
 
-    def saver(self, root: Path, keep: int = 2) -> SliceCheckpoint:
-        return SliceCheckpoint(f"{root}/ckpt_dir{{rank}}", self.prefix, 3, keep)
+    def saver(self, root: Path) -> SliceCheckpoint:
+        return SliceCheckpoint(f"{root}/ckpt_dir{{rank}}", self.prefix, 3, self.keep)
 
     def alone(self) -> tuple[dict[int, bytes], dict[str, bytes]]:
         """Train undisturbed; return losses and final values."""

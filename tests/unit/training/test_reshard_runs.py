@@ -87,6 +87,28 @@ def test_an_abandoned_run_that_came_further_is_named(runs, caplog):
     assert f"run='{first}'" in line
 
 
+def test_slices_in_the_place_of_those_that_are_brought_back_are_named_in_one_line(tmp_path, monkeypatch, caplog):
+    """A trainer that saves by itself has written over the names of a run whose slices were set aside."""
+    first = train(tmp_path / "first", monkeypatch, 1, (1, 2, 3), 0)
+    second = train(tmp_path / "tree", monkeypatch, 1, (1, 2, 3), 100)
+    for path in (tmp_path / "first/ckpt_dir0").glob("net-*"):
+        name, end = path.name.split(".ckpt")
+        shutil.copy(path, tmp_path / f"tree/ckpt_dir0/{name}.ckpt.superseded{end}")
+    before = files(tmp_path / "tree")
+    with pytest.raises(Exception, match="weight"):
+        resume([nn.Dense(3, 2)], tmp_path / "tree", prefix="net", run=first)
+    assert files(tmp_path / "tree") == before
+    caplog.clear()
+    found = network()
+    assert resume([found], tmp_path / "tree", prefix="net", run=first).step == Step(1, 3)
+    assert float(found.weight.asnumpy()[0, 0]) == 3.0
+    said = [one.getMessage() for one in caplog.records if "renamed to" in one.getMessage()]
+    assert len(said) == 2
+    assert f"3 slice(s) up to step 1_3, in the place of slices of run {first}" in said[0]
+    assert f"3 slice(s) up to step 1_3, of run {first}" in said[1]
+    assert resumed(tmp_path / "tree", run=second) == (Step(1, 3), 103.0)
+
+
 def test_where_it_cannot_be_resumed_every_slice_has_its_name_of_before(runs):
     root, first, _ = runs
     before = files(root)
