@@ -21,7 +21,7 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
-from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver
+from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver, name_prefixes
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
 from ms_recover.training.job import TrainingJob, current_job
@@ -210,6 +210,7 @@ class SliceSaver:
                 self.note_begin()
             if order is None:
                 order = {} if self._dataset is None else sample_order(self._dataset)
+        name_prefixes(self._job, self.experiment)
         warn_of_shards(self._job, order)
         set_other_world_aside(self._job, str(self.directory))
         where = (self._job, self._files.template, self._place.base)

@@ -36,6 +36,16 @@ def test_a_loop_with_another_shard_is_refused_on_both_with_both_numbers(seen):
         assert "allow_dataset_change" not in failure
 
 
+@pytest.mark.parametrize("name", ["prefix", "prefix, state", "prefix, slice"])
+def test_a_prefix_of_one_ranks_own_is_named_when_saving_begins_and_the_training_is_the_same(seen, name):
+    assert [rank[name]["failure"] for rank in seen] == ["", ""]
+    (text,) = [text for rank in seen for text in rank[name]["said"] if "give all ranks the same prefix" in text]
+    assert text.startswith("prefix is 'net' on rank(s) 0, 'net_r' on rank(s) 1: a resume takes slices of one prefix")
+    for rank in seen:
+        whole = rank["whole"]["losses"]
+        assert rank[name]["losses"] == {step: loss for step, loss in whole.items() if int(step) >= 13}
+
+
 def test_a_loop_whose_own_extra_is_lost_goes_back_to_the_step_with_each_ranks_own(seen):
     for rank in range(2):
         found = seen[rank]["loop, state"]

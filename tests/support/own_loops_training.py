@@ -45,7 +45,7 @@ class Scenes:
             except MsRecoverError as error:
                 failure = f"{type(error).__name__}: {error}"
         self.job.gather([0])
-        self.seen[name] = {"failure": failure, "said": self.heard.texts, "done": done}
+        self.seen[name] = {"failure": failure, "said": [*self.heard.texts], "done": done}
         self.seen[name]["line"] = [one for one in printed.getvalue().splitlines() if one.startswith("ms_recover: ")]
 
     def shards(self):
