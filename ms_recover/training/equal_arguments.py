@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
 from ms_recover.training.job import TrainingJob
+
+_log = logging.getLogger(__name__)
 
 _LONGEST = 80
 """Characters of a value in a message."""
@@ -43,6 +46,19 @@ def agree_arguments(job: TrainingJob, doing: str, given: Mapping[str, Any]) -> N
         why = why_unequal(rows)
         raise UsageError(
             f"{doing}: the ranks were given different arguments: {why}; give all {job.size} ranks the same"
+        )
+
+
+def name_prefixes(job: TrainingJob, prefix: str) -> None:
+    """Warn, on rank 0, of ranks whose savers have other prefixes than the rest; all ranks call it together."""
+    if job.size == 1 or not job.connected:
+        return
+    rows = job.gather_unequal(json.dumps({"prefix": value_text(prefix)}), "comparing the prefixes")
+    if rows and job.rank == 0:
+        _log.warning(
+            "%s: a resume takes slices of one prefix, and gives ranks that have another one the slices and states of "
+            "their peers; give all ranks the same prefix",
+            why_unequal([json.loads(row) for row in rows]),
         )
 
 
@@ -82,6 +98,6 @@ def _difference(name: str, rows: Sequence[Mapping[str, str]]) -> str:
 def arguments_of_saver(async_save: bool, layouts: Any) -> dict[str, Any]:
     """Return the arguments of a saver that all ranks must have alike.
 
-    The prefix, how many slices a rank keeps, their format, its group and its layouts are its own.
+    How many slices a rank keeps, their format, its group and its layouts are its own.
     """
     return {"async_save": async_save, "layouts": or_not_given(layouts)}

@@ -27,7 +27,7 @@ from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.required_reads import required_reads_of_rank
-from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
+from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept, why_not_shown
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import read_contents
@@ -120,6 +120,10 @@ class RankView:
     def lost_values(self, step: Step) -> tuple[str, ...]:
         """Return the rank-local parameters of which the slice has, or gets, another rank's values."""
         return lost_values(self.compared.facts, self.assessments[step], self.rank)
+
+    def why_not_shown(self, step: Step) -> str | None:
+        """Return that nothing shows whether values which this rank gets from another one were its own."""
+        return why_not_shown(self.compared.facts, self.assessments[step], self.rank)
 
     @property
     def available_steps(self) -> list[Step]:

@@ -20,6 +20,7 @@ from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
+from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
@@ -241,6 +242,10 @@ def recover_train(
         "more_epochs": more_epochs,
         "allow": sorted(allowed),
         "allow_dataset_change": allow_dataset_change,
+        "sink_mode": sink,
+        "sink_size": sink_size,
+        "valid_dataset": or_not_given(valid_dataset),
+        "valid_frequency": frequency,
     }
     found = find_any(job, search, cut, _savers_of(listed), model.train_network, also)
     if found is None:

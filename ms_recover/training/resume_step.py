@@ -103,8 +103,8 @@ def step_with_states(offers: Sequence[Offers]) -> Offer | None:
 def back_text(newest: Step, lacking: Sequence[int], step: Step) -> str:
     """Return why training goes back to an older step than the newest one."""
     return (
-        f"at step {newest} the states of rank(s) {list_some(lacking)} (random generators, callbacks, what the program "
-        "gave) are lost, and differ from those of other ranks: all ranks go back to "
+        f"at step {newest} the states of rank(s) {list_some(lacking)} (random generators, callbacks, extra) "
+        "are lost, and differ from those of other ranks: all ranks go back to "
         f"step {step}, where each has its own; rank_local='peer' stays at step {newest} with those of another rank"
     )
 
@@ -129,6 +129,7 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
         level = logging.INFO if why in view.withdrawn.values() else logging.WARNING  # each older step has lost the same
         _log.log(level, "rank %d, step %s: %s; trying an older step", view.rank, step, why)
         return view.withdraw(step, why)
+    unshown = view.why_not_shown(step)
     if lost and view.rank_local == "initial":
         _log.warning("%s: %s are left as the network begins with them", own, list_some(lost, MOST_NAMED))
     if verdict.verdict == "keep":
@@ -145,6 +146,8 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
         return view.withdraw(step, str(error), outdated=True)
     how = "copied from" if verdict.verdict == "copy" else "composed from slices of several ranks, first"
     _log.warning("%s: %s rank %d; %s", own, how, source, verdict.reason)
+    if unshown is not None:
+        _log.warning("step %s: %s", step, unshown)
     return replace(view, source_ranks={**view.source_ranks, step: source}, outdated=True)
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_OTHERWISE = "without a dataset for resume(), which then compares nothing"
+
 
 @dataclass(frozen=True)
 class Resumption:
@@ -181,7 +183,7 @@ def resume(
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
         shared_out = found.resharded_from is not None
         before, now = state.order if state is not None else {}, sample_order(dataset)
-        check_shards(job, found.own, before, now, shared_out=shared_out, allow=False)
+        check_shards(job, found.own, before, now, shared_out=shared_out, otherwise=_OTHERWISE)
     loaded = LoadedValues(found, lambda: network)
     load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
     begun = job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
@@ -214,5 +216,4 @@ def _check_dataset(found: Found | Resharded, dataset: Any, state: RunState | Non
     except InputError as error:
         raise InputError(f"{found.own}: {error}") from error
     if state is not None:
-        otherwise = "without a dataset for resume(), which then compares nothing"
-        check_order(state.order, dataset, otherwise, shared_out=found.resharded_from is not None)
+        check_order(state.order, dataset, _OTHERWISE, shared_out=found.resharded_from is not None)

@@ -85,12 +85,14 @@ def check_shards(
     order: Mapping[str, Any],
     *,
     shared_out: bool,
-    allow: bool,
+    allow: bool = False,
+    otherwise: str = "with allow_dataset_change=True",
 ) -> None:
     """Refuse a training that is resumed with other shards; all ranks call it together, and all have the same answer.
 
     `before` and `order` state the shard when the slice was saved, as far as it is known, and now. Where the samples are
-    `shared_out` anew, other shards are right. InputError names ranks with both numbers; with `allow` it is a warning.
+    `shared_out` anew, other shards are right. InputError names ranks with both numbers, and that
+    `otherwise` it goes on; with `allow` it is a warning.
     """
     if job.size == 1 or not job.connected:
         return
@@ -100,7 +102,7 @@ def check_shards(
         return  # what was so before goes on as it was, and the saver names it
     text = "; ".join(one for one in (moved, unread) if one)
     if not allow:
-        raise InputError(f"{own}: {text}. Nothing was trained; allow_dataset_change=True goes on all the same")
+        raise InputError(f"{own}: {text}. Nothing was trained; give each rank its shard, or go on {otherwise}")
     if job.rank == 0:
         _log.warning("%s: training goes on with other samples: %s", own, text)
 

@@ -27,7 +27,6 @@ from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
-from ms_recover.training.shards import warn_of_shards
 from ms_recover.training.slice_saver import SliceSaver
 from ms_recover.training.stall import Stall
 from ms_recover.training.unsaved_callbacks import warn_of_unsaved
@@ -194,7 +193,6 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         dataset = getattr(params, "train_dataset", None)
         with self.saver.job.ending_together("looking at the dataset"):
             self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
-        warn_of_shards(self.saver.job, self._order)
         self._batch = LastBatch(params, dataset, self._may_end)
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
@@ -203,7 +201,13 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             feed=Feed.of(dataset, params.batch_num),
             save_steps=self._save_steps or params.batch_num,
             stride=params.batch_num if sinks else 1,
-            also={"save_steps": self._save_steps, "dataset_sink_mode": bool(sinks)},
+            order=self._order,
+            also={
+                "save_steps": self._save_steps,
+                "dataset_sink_mode": bool(sinks),
+                "epochs": getattr(params, "epoch_num", None),
+                "steps of an epoch": params.batch_num,
+            },
         )
         self._is_placed = self._has_saved = False
         self._updates = OptimizerSteps(params.train_network)

@@ -40,6 +40,8 @@ from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run import TrainingRun, begin_run
 from ms_recover.training.run_directory import last_start
 from ms_recover.training.same_ranks import SameRanks, compiled_ranks, listed_ranks
+from ms_recover.training.sample_order import sample_order
+from ms_recover.training.shards import warn_of_shards
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +128,8 @@ class SliceManifests(Callback):  # type: ignore[misc]
         job = self._job = current_job()
         with job.ending_together("beginning to write manifests"):
             savers = self._checked_savers()
+            order = sample_order(getattr(params, "train_dataset", None))
+        warn_of_shards(job, order)
         self._same = None
         folders = [directory_of(saver) for saver in savers]
         set_other_world_aside(job, folders[0])

@@ -21,7 +21,7 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
-from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver
+from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver, name_prefixes
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
 from ms_recover.training.job import TrainingJob, current_job
@@ -39,6 +39,7 @@ from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import sample_order
+from ms_recover.training.shards import warn_of_shards
 from ms_recover.training.snapshot import (
     Contents,
     HostMemory,
@@ -184,6 +185,7 @@ class SliceSaver:
         save_steps: int | None = None,
         stride: int = 1,
         first: Step = NO_STEP,
+        order: Mapping[str, Any] | None = None,
         also: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
@@ -191,6 +193,7 @@ class SliceSaver:
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
         the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
         The `parameters` take the place of those that the saver was made with; ranks have the arguments `also` alike.
+        Shards that nobody reads are named, by the `order` of the samples, see `sample_order`.
 
         Raises UsageError when a parameter could never be loaded, ranks have different arguments, or another number of
         ranks saved the slices that lie there; StorageError when the directory cannot be written.
@@ -205,6 +208,10 @@ class SliceSaver:
             self._network = self._network if parameters is None and self._network is not None else as_cell(parameters)
             if owner is None:
                 self.note_begin()
+            if order is None:
+                order = {} if self._dataset is None else sample_order(self._dataset)
+        name_prefixes(self._job, self.experiment)
+        warn_of_shards(self._job, order)
         set_other_world_aside(self._job, str(self.directory))
         where = (self._job, self._files.template, self._place.base)
         self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))

@@ -27,7 +27,7 @@ def test_import_linter_contracts_hold():
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_module_outgrows_its_name(module):
-    assert len(module.read_text().splitlines()) <= 400
+    assert len(module.read_text().splitlines()) <= 600
 
 
 def names_of(module):

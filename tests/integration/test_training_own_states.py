@@ -85,6 +85,15 @@ def test_the_program_may_choose_the_newest_step_with_a_peers_states(seen):
     assert "go on as those of rank 0" in said(seen, 1, "own, newest, peer")
 
 
+def test_another_shard_that_is_allowed_is_one_warning_with_both_numbers(seen):
+    name = "alike, other shard allowed"
+    assert [rank[name]["failure"] for rank in seen] == ["", ""]
+    (text,) = [one for one in seen[0][name]["said"] if "training goes on with other samples: rank 1 reads" in one]
+    assert "rank 1 reads shard 0 of 2, and read shard 1 of 2; ranks 0, 1 read shard 0 of 2" in text
+    assert "nobody reads shard 1" in text
+    assert "goes on with other samples: rank 1 reads" not in said(seen, 1, name)
+
+
 @pytest.mark.parametrize("name", ["alike, other shard", "alike, folder and other shard"])
 def test_a_rank_that_reads_another_shard_is_refused_on_both_with_both_numbers(seen, name):
     for rank in range(2):

@@ -41,12 +41,17 @@ RESUMES = {
     "change": ("allow_dataset_change is True on rank(s) 0, False on rank(s) 1",),
     "fresh": ("fresh is 'refuse' on rank(s) 0, 'start' on rank(s) 1",),
     "reshard": ("reshard is True on rank(s) 0, False on rank(s) 1",),
+    "sink size": ("sink_size is 4 on rank(s) 0, 2 on rank(s) 1",),
+    "validation": ("valid_dataset is given on rank(s) 0, not given on rank(s) 1",),
+    "its frequency": ("valid_frequency is 1 on rank(s) 0, 2 on rank(s) 1",),
     "saver": ("the number of SliceCheckpoint among the callbacks is 1 on rank(s) 0, 0 on rank(s) 1",),
 }
 SAVES = {
     "saver's steps": ("save_steps is 4 on rank(s) 0, 6 on rank(s) 1",),
     "saver's way": ("async_save is False on rank(s) 0, True on rank(s) 1",),
     "steps": ("save_steps is 4 on rank(s) 0, 6 on rank(s) 1",),
+    "epochs to train": ("epochs is 3 on rank(s) 0, 4 on rank(s) 1",),
+    "epochs' steps": ("steps of an epoch is 8 on rank(s) 0, 9 on rank(s) 1",),
     "way": ("async_save is False on rank(s) 0, True on rank(s) 1",),
 }
 

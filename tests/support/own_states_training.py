@@ -97,6 +97,7 @@ CASES = {
     "noise, nothing": ("noise", "nothing", {}, 1),
     "own, newest, peer": (True, "newest", {"rank_local": "peer"}, 1),
     "alike, other shard": (False, "nothing", {}, 0),
+    "alike, other shard allowed": (False, "nothing", {"allow_dataset_change": True}, 0),
     "alike, folder and other shard": (False, "folder", {}, 0),
 }
 

@@ -49,8 +49,8 @@ class Scenes:
         self.seen = {}
         self.rank = self.job.rank
 
-    def train(self, root, *callbacks):
-        make_model().train(EPOCHS, make_dataset(), callbacks=list(callbacks))
+    def train(self, root, *callbacks, epochs=EPOCHS, data=None):
+        make_model().train(epochs, make_dataset() if data is None else data, callbacks=list(callbacks))
 
     def see(self, name, work, root=None):
         root = self.root if root is None else root
@@ -71,9 +71,10 @@ class Scenes:
             "step": str(getattr(done, "step", None)),
         }
 
-    def resume_model(self, callbacks=None, **options):
+    def resume_model(self, callbacks=None, model=None, **options):
+        model = make_model() if model is None else model
         listed = [checkpoint(self.root, 4)] if callbacks is None else callbacks
-        return recover_train(make_model(), make_dataset(), self.root, **{"epochs": EPOCHS, **options}, callbacks=listed)
+        return recover_train(model, make_dataset(), self.root, **{"epochs": EPOCHS, **options}, callbacks=listed)
 
     def resumes(self):
         first, other, root, rank = self.run_id, "of_nobody", self.root, self.rank
@@ -89,6 +90,10 @@ class Scenes:
         self.see("change", lambda: ask(allow_dataset_change=rank == 0))
         self.see("fresh", lambda: ask(fresh=("refuse", "start")[rank]))
         self.see("reshard", lambda: ask(reshard=rank == 0))
+        sizes, given = {"sink_size": (4, 2)[rank]}, make_dataset(2)
+        self.see("sink size", lambda: ask(sink_mode=True, **sizes))
+        self.see("validation", lambda: ask(valid_dataset=(given, None)[rank], model=make_model(metrics={"mse"})))
+        self.see("its frequency", lambda: ask(valid_frequency=1 + rank))
         self.see("saver", lambda: ask(callbacks=[checkpoint(root, 4)] if rank == 0 else []))
         self.see("saver's steps", lambda: ask(callbacks=[checkpoint(root, (4, 6)[rank])]))
         self.see("saver's way", lambda: ask(callbacks=[checkpoint(root, 4, async_save=rank == 1)]))
@@ -98,6 +103,8 @@ class Scenes:
         root.mkdir(exist_ok=True)
         self.see("steps", lambda: self.train(root, checkpoint(root, (4, 6)[rank])), root)
         self.see("way", lambda: self.train(root, checkpoint(root, 4, async_save=rank == 1)), root)
+        self.see("epochs to train", lambda: self.train(root, checkpoint(root, 4), epochs=EPOCHS + rank), root)
+        self.see("epochs' steps", lambda: self.train(root, checkpoint(root, 4), data=make_dataset(8 + rank)), root)
         model = make_model()
         network = model.train_network
         saver = SliceSaver(network, f"{root}/ckpt_dir{{rank}}", "loop")

@@ -28,6 +28,8 @@ class SeenLocal:
     names: frozenset[str]
     step: Step
     ranks: Group
+    compared: bool = True
+    """False where no step has two ranks of the group, and no manifest records a comparison."""
 
     def __str__(self) -> str:
         names, ranks = list_some(sorted(self.names), MOST_NAMED), list_some(self.ranks)
@@ -35,6 +37,7 @@ class SeenLocal:
 
 
 NOTHING_SEEN = SeenLocal(frozenset(), Step(0, 0), ())
+NOT_COMPARED = SeenLocal(frozenset(), Step(0, 0), (), compared=False)
 
 
 def find_seen_local(files: Iterable[SliceFile]) -> Mapping[Member, SeenLocal]:
@@ -43,7 +46,8 @@ def find_seen_local(files: Iterable[SliceFile]) -> Mapping[Member, SeenLocal]:
     A difference at the last step of a run alone is none of them, because it may be the first trace of a fault; it is
     where it lasts, or where later steps of the run have one rank of the group left. Of a run that has no step to
     compare the one before it is looked at, up to the step from which it goes on. Ranks that differ in every parameter
-    hold nothing in common, and nothing is rank-local there.
+    hold nothing in common, and nothing is rank-local there. `NOT_COMPARED` stands for groups of which nothing shows
+    whether ranks differ.
     """
     saved = [file.manifest for file in files if file.manifest is not None and _is_witness(file.manifest)]
     runs: dict[Member, dict[Step, dict[int, Manifest]]] = defaultdict(lambda: defaultdict(dict))
@@ -53,7 +57,7 @@ def find_seen_local(files: Iterable[SliceFile]) -> Mapping[Member, SeenLocal]:
         if manifest.training is not None and manifest.training.resumed_from is not None:
             before[manifest.run_id] = manifest
     found = {member: _of_steps(_history(member, runs, before)) for member in runs}
-    return {member: one for member, one in found.items() if one.names}
+    return {member: one for member, one in found.items() if one.names or not one.compared}
 
 
 def _is_witness(manifest: Manifest) -> bool:
@@ -86,7 +90,8 @@ def _origin(manifest: Manifest | None) -> RunStep | None:
 def _of_steps(steps: Sequence[Mapping[int, Manifest]]) -> SeenLocal:
     compared = [(place, _difference(held)) for place, held in enumerate(steps) if len(held) > 1]
     if not compared:
-        return NOTHING_SEEN
+        recorded = any(_has_compared(one) for held in steps for one in held.values())
+        return NOTHING_SEEN if recorded else NOT_COMPARED
     place, newest = compared[-1]
     earlier = [difference for _, difference in compared[:-1]]
     lasting = newest if place + 1 < len(steps) else newest.intersection(frozenset().union(*earlier))
@@ -95,6 +100,12 @@ def _of_steps(steps: Sequence[Mapping[int, Manifest]]) -> SeenLocal:
         return NOTHING_SEEN
     first = next(iter(held.values()))
     return SeenLocal(lasting, first.step, tuple(sorted(held)))
+
+
+def _has_compared(manifest: Manifest) -> bool:
+    """Whether ranks compared their values when a slice was saved: `SliceSaver` does, which saves a state as well."""
+    training = manifest.training
+    return training is None or training.state_digest is not None or bool(training.rank_local)
 
 
 def _difference(held: Mapping[int, Manifest]) -> frozenset[str]:

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from ms_recover.model.actions import CopyAction
 from ms_recover.model.plan import StepAssessment
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts
 
 _MOST_NAMED = 8
@@ -45,7 +47,26 @@ def name_lent_values(facts: Facts, assessment: StepAssessment) -> list[str]:
     texts = [f"rank {rank}: {text}" for rank, _, text in lent[:_MOST_NAMED]]
     texts += [f"{len(lent) - _MOST_NAMED} more ranks have values of others"] if len(lent) > _MOST_NAMED else []
     lost = _lost(facts, assessment.step, {name for _, names, _ in lent for name in names})
+    shown = (why_not_shown(facts, assessment, action.rank) for action in assessment.actions)
+    unshown = [text for text in shown if text is not None]
+    texts += unshown[:_MOST_NAMED]
+    texts += [f"so it is with {len(unshown) - _MOST_NAMED} more ranks"] if len(unshown) > _MOST_NAMED else []
     return [*texts, *_name_seen(facts, assessment.step), *([RESUME_CHOICE] if lost else [])]
+
+
+def why_not_shown(facts: Facts, assessment: StepAssessment, rank: int) -> str | None:
+    """Return that nothing shows whether values that a rank gets from another one were its own; None where it is so."""
+    action = next((one for one in assessment.actions if one.rank == rank), None)
+    if action is None or action.borrowed:
+        return None
+    lenders = (action.source_rank,) if isinstance(action, CopyAction) else action.source_ranks
+    held = [one for lender in lenders for one in facts.at(assessment.step, lender) if rank in one.group]
+    if all(one.seen_local.compared for one in held):
+        return None
+    return (
+        f"rank {rank}: its values are those of rank {list_some(lenders)}, and nothing shows whether some were its own: "
+        "no manifest records a comparison of the ranks, and no step has slices of two of them"
+    )
 
 
 def _name_seen(facts: Facts, step: Step) -> list[str]:

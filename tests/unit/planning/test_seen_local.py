@@ -26,7 +26,7 @@ def saved(rank, number, own=OWN, ranks=2, run="run", value="", **changes):
     made = backed(slice_file(rank, step, names=NAMES), "a", run=run, pairs=True, world_size=ranks)
     group = tuple(range(ranks))
     manifest = replace(made.manifest, group=group, step=step, digests=Digests(f"file {digests}", digests))
-    manifest = replace(manifest, cumulative_step=8 * number, training=TrainingRecord(1), **changes)
+    manifest = replace(manifest, cumulative_step=8 * number, **{"training": TrainingRecord(1), **changes})
     return replace(made, manifest=manifest)
 
 
@@ -113,6 +113,23 @@ def test_values_that_differ_at_each_step_are_no_disagreement():
 def test_what_differs_for_the_first_time_is_one():
     slices = [saved(rank, number, OWN if number == 2 else ()) for rank in (0, 1) for number in (1, 2)]
     assert planned(*slices).disagreements
+
+
+def test_where_no_step_has_two_ranks_to_compare_nothing_shows_what_was_a_ranks_own():
+    plan = planned(saved(0, 1), saved(0, 2))
+    (action,) = plan.actions
+    assert (action.rank, action.borrowed) == (1, ())
+    (warning,) = plan.warnings
+    assert warning == (
+        "rank 1: its values are those of rank 0, and nothing shows whether some were its own: no manifest records a "
+        "comparison of the ranks, and no step has slices of two of them"
+    )
+
+
+def test_a_comparison_that_manifests_record_is_not_missed():
+    compared = TrainingRecord(1, state_digest="ab" * 16)
+    warnings = planned(*(saved(0, number, training=compared) for number in (1, 2))).warnings
+    assert not any("shows whether some were its own" in one for one in warnings)
 
 
 def test_equal_ranks_lend_without_a_word():
