@@ -478,6 +478,7 @@ def test_slices_that_training_saved_refute_the_layout_of_a_single_parameter(rank
 CONTRADICTED = (
     *(120678, 122047, 123124, 123710, 123840, 200908, 201640, 203575, 204548, 213261),
     *(300123, 301771, 303330, 304361, 304500, 401761, 402812, 404229, 404794, 406702, 410373),
+    *(604413, 604953),
 )
 """Seeds of trees that contradicted the law once."""
 

@@ -205,8 +205,8 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
 def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
     """Compare counters over a whole stage: steps, learning rates, powers of beta.
 
-    No file claims that they are equal, but where all ranks of several groups have one value and a single slice
-    another, that slice is damaged. Only parameters of one element are counters: a larger one may be cut although
+    No file claims that they are equal, but where most ranks have one value and single slices each another, these are
+    damaged. Only parameters of one element are counters: a larger one may be cut although
     nothing states its layout.
     """
     counted = []
@@ -221,7 +221,7 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
         tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
         for name in sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)):
             *odd, most = sorted(sides_of(held, (name,)), key=count_witnesses)
-            if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
+            if len(most) < 2 or any(count_witnesses(side) > 1 for side in odd):
                 continue
             block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
             vote = hold_vote(held, facts.tolerance, (name,))
