@@ -143,11 +143,14 @@ def test_a_changed_dataset_is_refused_with_both_numbers_and_nothing_is_changed(i
     assert sorted(os.listdir(interrupted / "ckpt_dir0")) == before
 
 
-def test_a_change_that_is_allowed_goes_on_from_the_position_it_states(tmp_path, caplog):
+def test_a_change_that_is_allowed_goes_on_from_the_position_it_states(tmp_path, caplog, capfd):
     """Half the batch: twice as many steps are passed over. Later starts go on from there."""
     start(tmp_path, crash=11, save_steps=3)
     resumed, seen = go_on(tmp_path, crash=21, dataset=make_dataset(batch=2), allow_dataset_change=True)
     assert "training goes on in epoch 2 behind its first 2 of 16 steps" in caplog.text
+    assert (
+        "samples not proven: the dataset is another one, as allow_dataset_change=True allows" in capfd.readouterr().err
+    )
     assert min(seen) == (2, 3)
     caplog.clear()
     resumed, seen = go_on(tmp_path, dataset=make_dataset(batch=2))
