@@ -12,11 +12,12 @@ import inspect
 import io
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, ClassVar
 
 import cloudpickle  # type: ignore[import-untyped]
 import mindspore as ms
@@ -182,8 +183,20 @@ class _Importer(pickle.Unpickler):
         return _make_stand_in if found in (_make_parameter, _make_tensor) else found
 
 
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    """Keep the name of the file, from which graph mode reads the source; cloudpickle leaves it out since 3.1.3."""
+    _, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _make_code, (code.co_filename, arguments)
+
+
+def _make_code(file: str, arguments: Sequence[Any]) -> CodeType:
+    return CodeType(*arguments).replace(co_filename=file)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles also the objects that MindSpore cannot pickle."""
+
+    dispatch_table: ClassVar[Any] = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, file: io.BytesIO, without_contents: set[int]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)

@@ -289,6 +289,18 @@ def test_wrapped_functions_of_mindspore_are_pickled_by_name():
     assert holder.thing(ms.Tensor.from_numpy(np.ones((1, 2), np.float32))).shape == (2,)
 
 
+def test_code_that_is_pickled_by_value_keeps_the_name_of_its_file():
+    """Graph mode reads the source there."""
+
+    def outer(x):
+        return (lambda y: y)(x)
+
+    (holder,) = there_and_back(Holder(outer))
+    (inner,) = (one for one in holder.thing.__code__.co_consts if hasattr(one, "co_code"))
+    assert {holder.thing.__code__.co_filename, inner.co_filename} == {__file__}
+    assert holder.thing(3) == 3
+
+
 def test_running_in_graph_mode_leaves_no_trace():
     model = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU())
     x = ms.Tensor.from_numpy(np.ones((2, 4), np.float32))
