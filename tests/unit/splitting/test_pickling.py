@@ -293,7 +293,10 @@ def test_code_that_is_pickled_by_value_keeps_the_name_of_its_file():
     """Graph mode reads the source there."""
 
     def outer(x):
-        return (lambda y: y)(x)
+        def inner(y):
+            return y
+
+        return inner(x)
 
     (holder,) = there_and_back(Holder(outer))
     (inner,) = (one for one in holder.thing.__code__.co_consts if hasattr(one, "co_code"))
