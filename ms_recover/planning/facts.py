@@ -311,7 +311,7 @@ def gather_facts(
         steps[step].clear()  # also one without any slice of it
     tolerance = Tolerance.with_more(options.tolerate)
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
-    for one in find_slice_facts(inside, inventory, world, claims.groups, contents, tolerance):
+    for one in find_slice_facts(inside, inventory, world, claims.groups, contents, tolerance, claims.stages.families):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
     records = known

@@ -114,11 +114,16 @@ def find_slice_facts(
     groups: GroupMap,
     contents: Contents,
     tolerance: Tolerance,
+    alike: Mapping[int, tuple[int, ...]],
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
-    part, later, seen = inventory.part, later_groups(files, groups.members.values(), tolerance), find_seen_local(files)
+    part, later, seen = (
+        inventory.part,
+        later_groups(files, groups.members.values(), tolerance, alike),
+        find_seen_local(files),
+    )
     for file in files:
         expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)

@@ -110,6 +110,7 @@ def _known_to_differ(facts: Facts, one: SliceFacts, other: SliceFacts) -> set[st
 def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
     """Return the parameters that a rank and a source do not share, by what their manifests state of another step.
 
+    Counters are the same on all ranks: where they differ, one is damaged.
     Without manifests they are those in which both differ at each other step, if these are several, or they differ there
     as no damage makes them differ.
     """
@@ -121,10 +122,11 @@ def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozense
             if theirs is None or (mine.manifest is None) != (theirs.manifest is None):
                 continue
             if mine.manifest is None:
-                bare.append(_known_to_differ(facts, mine, theirs))
+                differ = _known_to_differ(facts, mine, theirs)
+                bare.append({one.name for one in mine.listed if one.name in differ and not one.is_counter})
                 apart = apart or _is_apart(mine, theirs, bare[-1])
             elif identity_of(mine.manifest) == identity_of(theirs.manifest):
-                shared = [name for name in mine.listed.index if name in theirs.listed.index]
+                shared = [one.name for one in mine.listed if one.name in theirs.listed.index and not one.is_counter]
                 return frozenset(differing([mine, theirs], shared))
     return frozenset(set.intersection(*bare)) if apart or len(bare) > 1 else frozenset()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import ContradictionError
@@ -77,7 +77,7 @@ def settle_claims(
             group, problem = min(wrong.items())
             stage = next(stages.of(rank) for rank in group if rank in alike)
             stages = Stages(problem=problem, contradicts=stages.paths[stage])
-    groups = _without_uncompared(groups, slices, settled)
+    groups = _without_uncompared(groups, slices, alike, settled)
     if stages.problem is None:
         named = slices if word.complete else ()
         for group, why in sorted(_contradictions(word.groups, stages, alike, named, by="the operator's word").items()):
@@ -89,12 +89,14 @@ def settle_claims(
     return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=unstated | rejected, trials=trials)
 
 
-def _without_uncompared(groups: GroupMap, slices: Sequence[SliceFile], settled: Collection[int]) -> GroupMap:
+def _without_uncompared(
+    groups: GroupMap, slices: Sequence[SliceFile], alike: Mapping[int, Group], settled: Collection[int]
+) -> GroupMap:
     """Return the groups without those that came after slices were sealed, and that nothing shows to be theirs.
 
-    The operator does, who settles the lists of some ranks.
+    Layouts that name the same ranks do, and so does the operator, who settles the lists of some ranks.
     """
-    uncompared = uncompared_groups(slices, groups.members.values())
+    uncompared = uncompared_groups(slices, groups.members.values(), alike)
     lone = [group for group in uncompared if not set(group).intersection(settled)]
     why = "slices of it were sealed before a rank list named it, and no slices show whether the list is theirs"
     alone = {rank: (rank,) for group in lone for rank in group}

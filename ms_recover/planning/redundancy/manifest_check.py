@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -15,33 +16,46 @@ from ms_recover.planning.redundancy.tolerance import Tolerance
 Group = tuple[int, ...]
 
 DEFAULT = Tolerance()
+NO_LAYOUTS: Mapping[int, Group] = MappingProxyType({})
 
 
 def later_groups(
-    slices: Iterable[SliceFile], groups: Iterable[Group], tolerance: Tolerance = DEFAULT
+    slices: Sequence[SliceFile],
+    groups: Collection[Group],
+    tolerance: Tolerance = DEFAULT,
+    alike: Mapping[int, Group] = NO_LAYOUTS,
 ) -> frozenset[Group]:
     """Return the groups whose rank lists may have come after their slices were sealed without any.
 
     These manifests name their own rank alone; at each step that two of them have, and at one at least, their contents
-    are equal, but for what may differ.
+    are equal, but for what may differ. Where one rank's slices alone are left, layouts name the same ranks.
     """
     held = _sealed_alone(slices, groups, tolerance)
-    return frozenset(
+    confirmed = [group for group in _of_one_rank(slices, groups) if alike.get(group[0]) == group] if alike else []
+    return frozenset(confirmed) | frozenset(
         group
         for group, at_steps in held.items()
         if all(len(set(equal)) < 2 for equal in at_steps) and any(len(equal) > 1 for equal in at_steps)
     )
 
 
-def uncompared_groups(slices: Sequence[SliceFile], groups: Iterable[Group]) -> frozenset[Group]:
+def uncompared_groups(
+    slices: Sequence[SliceFile], groups: Iterable[Group], alike: Mapping[int, Group] = NO_LAYOUTS
+) -> frozenset[Group]:
     """Return the groups of which one rank's slices alone are left, sealed before there were rank lists.
 
-    Nothing shows whether the list that came later is theirs, unless a manifest states it.
+    Nothing shows whether the list that came later is theirs, unless a manifest states it, or layouts, by which each
+    rank is `alike` some ranks.
     """
+    lone = _of_one_rank(slices, groups)
+    return frozenset(group for group in lone if alike.get(group[0]) != group)
+
+
+def _of_one_rank(slices: Sequence[SliceFile], groups: Iterable[Group]) -> list[Group]:
     lone = _sealed_alone(slices, groups)
     stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None} if lone else ()
     there = {file.rank for file in slices} if lone else ()
-    return frozenset(group for group in lone if group not in stated and sum(rank in there for rank in group) < 2)
+    return [group for group in lone if group not in stated and sum(rank in there for rank in group) < 2]
 
 
 def _sealed_alone(
