@@ -174,6 +174,7 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
       do not speak against them.
     - A wrong strategy file or rank list says that another slice holds the same, and nothing contradicts the file.
     - Of a larger parameter without layout slices of two groups hold the same, and no other slice of the stage differs.
+    - They are values of another rank's own, which nobody else holds, and no manifest of that rank speaks against them.
     """
     if _wrong_majority(tree, rank, step, name, content):
         return "most slices that are left hold it"
@@ -185,6 +186,9 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
         return "a strategy file says so"
     if not tree.scene.lists_right and not _is_refuted(tree, "lists", job.stage(rank)) and held:
         return "a rank list says so"
+    own = any(one.own and one.name == name for one in job.of_rank(rank))
+    if own and any(tree.manifest.get((one, step)) != "against" for one in held):
+        return "another rank's own values, of which nothing shows that they are wrong"
     if _of_two_groups(tree, rank, step, name, content):
         return "slices of two groups hold it, and none holds anything else"
     return None
