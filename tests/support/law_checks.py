@@ -302,6 +302,8 @@ class _Examination:
             list(hidden(self.tree, step)) for step in self.job.steps
         ):
             return
+        if self.scene.manifests == "saved on some" and not self.tree.manifest.keys() >= self.tree.data.keys():
+            return  # what has no manifest is no holder, even where those that have one are lost with it
         found = audit(api.scan(self.tree.root), self.options, None, AuditOptions(losses=1))
         rank = self.source.randrange(self.job.size)
         loss = next(one for one in found.levels[0].singles if one.ranks == (rank,))

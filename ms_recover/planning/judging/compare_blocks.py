@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.splits import settle_split, shows_split
+from ms_recover.planning.judging.splits import is_alone, settle_split, shows_split
 from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
@@ -205,9 +205,9 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
 def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
     """Compare counters over a whole stage: steps, learning rates, powers of beta.
 
-    No file claims that they are equal, but where most ranks have one value and single slices each another, these are
-    damaged. Only parameters of one element are counters: a larger one may be cut although
-    nothing states its layout.
+    No file claims that they are equal, but where most ranks have one value and slices of one rank list another, but not
+    all of several survivors of it, these are damaged. Only parameters of one element are counters: a larger one may be
+    cut although nothing states its layout.
     """
     counted = []
     by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
@@ -221,7 +221,7 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
         tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
         for name in sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)):
             *odd, most = sorted(sides_of(held, (name,)), key=count_witnesses)
-            if len(most) < 2 or any(count_witnesses(side) > 1 for side in odd):
+            if len(most) < 2 or not all(is_alone(side, held) for side in odd):
                 continue
             block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
             vote = hold_vote(held, facts.tolerance, (name,))

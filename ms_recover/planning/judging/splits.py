@@ -30,7 +30,7 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
         return vote
     odd = tuple({name for lost in vote.odd.values() for name in lost.names})
     confirmed = _groups(one for one in winners if not _may_be_misplaced(one, winners, losers))
-    cut = several and (len(confirmed) < 2 or not all(_is_alone(side, ballots) for side in sides_of(losers, odd)))
+    cut = several and (len(confirmed) < 2 or not all(is_alone(side, ballots) for side in sides_of(losers, odd)))
     return leave_open(ballots, names) if cut or shows_split(facts, ballots, vote) else vote
 
 
@@ -52,7 +52,7 @@ def _has_bytes_of(one: SliceFacts, other: SliceFacts) -> bool:
     return one.digests is not None and other.digests is not None and one.digests.file == other.digests.file
 
 
-def _is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
+def is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
     """Whether a losing side is of one rank list, and is not what all of several survivors of it hold."""
     groups = _groups(side)
     if len(groups) > 1:
