@@ -101,18 +101,19 @@ def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bo
 
 def _known_to_differ(facts: Facts, one: SliceFacts, other: SliceFacts) -> set[str]:
     """Return the parameters in which two slices differ as ranks that hold the same may not."""
-    tolerance = facts.tolerance.of_slices((one.rank_local, other.rank_local))
-    shared = [name for name in one.listed.index if name in other.listed.index and not tolerance.covers(name)]
+    if one.digests is None or other.digests is None:
+        return set()
+    shared = [name for name in one.listed.index if name in other.listed.index]
     known = [name for name in shared if None not in (one.digest_of(name), other.digest_of(name))]
-    return set(differing([one, other], known))
+    tolerance = facts.tolerance.of_slices((one.rank_local, other.rank_local))
+    return {name for name in differing([one, other], known) if not tolerance.covers(name)}
 
 
 def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
     """Return the parameters that a rank and a source do not share, by what their manifests state of another step.
 
-    Counters are the same on all ranks: where they differ, one is damaged.
-    Without manifests they are those in which both differ at each other step, if these are several, or they differ there
-    as no damage makes them differ.
+    Counters are the same on all ranks: where they differ, one is damaged. Without manifests they are the parameters in
+    which both differ at each other step, where there are several steps or no damage makes slices differ so.
     """
     bare: list[set[str]] = []
     apart = False
