@@ -10,7 +10,7 @@ from typing import Any
 
 from ms_recover import api
 from ms_recover.errors import UsageError
-from ms_recover.evidence import plan_with_evidence
+from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -129,6 +129,7 @@ class SeveralTrees:
         explanation = None if explain is None else explain_planned(planned, explain)
         names = [store.url for store in self.stores]
         made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
+        made = with_obstacles(made, options.follow, elsewhere=union.holders)
         if made.recoverable and not made.actions and not local.ranks and options.ranks is None:
             last = made.world_size - 1
             raise UsageError(

@@ -46,9 +46,15 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
     FormatError
         When one names another rank or step, or none; it names the path.
     """
+    for what, path, problem in name_problems(plan):
+        raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
+
+
+def name_problems(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield the use of each path of a plan that names another rank, step or kind of file, the path, and its problem."""
     for what, path, problem in _names(plan):
         if problem is not None:
-            raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
+            yield what, path, problem
 
 
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
@@ -58,6 +64,7 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     if step is not None and step.is_iteration:
         yield from _names_of_iteration(plan, step)
         return
+    read: set[tuple[str, int]] = set()
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
@@ -65,8 +72,10 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
         yield use, target, name_problem(target, action.rank, step)
         for replica in action.replicas:
-            use = f"read a slice of rank {replica.rank}"
-            yield use, replica.path, name_problem(replica.path, replica.rank, step)
+            if (replica.path, replica.rank) not in read:  # a group has the same ones for each of its ranks
+                read.add((replica.path, replica.rank))
+                use = f"read a slice of rank {replica.rank}"
+                yield use, replica.path, name_problem(replica.path, replica.rank, step)
     for document in plan.documents:
         yield "write a document", document.target, "belongs to a tree of iterations"
     for write in plan.group_files:

@@ -66,6 +66,7 @@ class _SliceFields(Fields):
     manifest: str | None
     manifest_problem: str | None
     denied: bool = False
+    failing: bool = False
     inode: Count | None = None
     part: WeightKind | None = None
     digits: _Digits = 1
