@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import VerificationError
-from ms_recover.formats.plan_paths import name_problems
+from ms_recover.formats.plan_paths import name_problems, text_of_problem
 from ms_recover.model.actions import FileState
 from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import Plan
@@ -78,7 +78,7 @@ def _misnamed(plan: Plan) -> tuple[Obstacle, ...]:
             rank=None,
             path=path,
             kind="elsewhere",
-            reason=f"the plan is to {what}, and {path!r} {problem}: rename it, or name the other source with --lost",
+            reason=text_of_problem("the plan", what, path, problem),
         )
         for what, path, problem in name_problems(plan)
     )

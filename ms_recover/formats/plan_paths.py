@@ -33,6 +33,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
 _STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
+_SHOWN = 500
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
@@ -47,7 +48,7 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
         When one names another rank or step, or none; it names the path.
     """
     for what, path, problem in name_problems(plan):
-        raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
+        raise FormatError(text_of_problem(where, what, path, problem))
 
 
 def name_problems(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -55,6 +56,12 @@ def name_problems(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for what, path, problem in _names(plan):
         if problem is not None:
             yield what, path, problem
+
+
+def text_of_problem(where: str, what: str, path: str, problem: str) -> str:
+    """Return a problem of `name_problems` in words that begin with `where`."""
+    shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+    return f"{where} is to {what}, and {shown!r} {problem}: rename that file, then plan again"
 
 
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:

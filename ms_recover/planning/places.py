@@ -245,9 +245,12 @@ def _long_name(target: Target, folder: FolderFacts, places: Places) -> Iterator[
     added = len(_encoded(longest)) - len(_encoded(name))
     disk = _disk(folder, places)
     most = disk.longest_name if disk is not None else 255
-    folders = [part for part in folder.real.split("/") if len(_encoded(part)) > most]
+    for part in folder.real.split("/"):
+        if len(_encoded(part)) > most:
+            length = len(_encoded(part))
+            yield "name", f"a directory is called {part[:_SHOWN]}..., {length} bytes, and the file system takes {most}"
     full = len(_encoded(posixpath.join(folder.real, longest)))
-    if len(_encoded(longest)) > most or folders:
+    if len(_encoded(longest)) > most:
         yield (
             "name",
             (

@@ -239,13 +239,18 @@ def cut_down(
             *(
                 StrategyWrite(file.rank, file.path, file.rank, file.path, file.digest)
                 for file in small
-                if isinstance(file, StrategyFile) and file.digest and posixpath.basename(file.path) == STRATEGY_NAME
+                if isinstance(file, StrategyFile) and file.digest and _is_beside_slices(file.path)
             ),
         ),
         set_aside=tuple(one for one in plan.set_aside if one.path not in union.holders),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),
     )
+
+
+def _is_beside_slices(path: str) -> bool:
+    """Whether a strategy file lies below the root and not where only its operator named it."""
+    return posixpath.basename(path) == STRATEGY_NAME and not posixpath.isabs(path)
 
 
 def _documents(plan: Plan, union: Union, names: Sequence[str]) -> tuple[DocumentWrite, ...]:

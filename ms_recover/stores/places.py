@@ -135,6 +135,8 @@ class _Looker:
                 return replace(above, real=real, fault="nowhere", at=real, words=error.strerror or "")
             return replace(above, real=real)
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # which is judged by its length
+                return replace(above, real=real)
             fault = _FAULTS.get(error.errno or 0, "unreadable")
             return replace(above, real=real, fault=fault, at=real, words=error.strerror or str(error))
 
