@@ -93,8 +93,8 @@ def plan(
 ) -> Plan:
     """Find the newest step that every rank can have, and read its slices to prove it.
 
-    Changes nothing, and gives the same plan for the same input. The plan says whether it is recoverable; `apply`
-    carries it out.
+    Changes nothing, and gives the same plan for the same input. The plan says whether it is recoverable, and which
+    obstacles would keep a file from being written where it belongs; `apply` carries it out.
 
     Parameters
     ----------
@@ -116,17 +116,18 @@ def plan(
     MissingInputError
         When there is no slice, or none of the step in `options`.
     UsageError
-        When a lost rank is outside the world, or the world size is invalid.
+        When a lost rank is outside the world, the world size is invalid, or one of the directories to follow is none.
     ContradictionError
         When rank lists contradict each other.
     """
-    from ms_recover.evidence import plan_with_evidence
+    from ms_recover.evidence import plan_with_evidence, with_obstacles
     from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    made = with_obstacles(planned.plan, options.follow)
     if options.require_newest:
-        refuse_older_step(planned.plan)
-    return planned.plan
+        refuse_older_step(made)
+    return made
 
 
 def explain(
@@ -147,15 +148,16 @@ def explain(
     OlderStepError, MissingInputError, ContradictionError
         As `plan` does; an OlderStepError has the explanation too.
     """
-    from ms_recover.evidence import plan_with_evidence
+    from ms_recover.evidence import plan_with_evidence, with_obstacles
     from ms_recover.planning.explain import explain_planned
     from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     explanation = explain_planned(planned, rank)
+    made = with_obstacles(planned.plan, options.follow)
     if options.require_newest:
-        refuse_older_step(planned.plan, explanation)
-    return planned.plan, explanation
+        refuse_older_step(made, explanation)
+    return made, explanation
 
 
 def check(plan: Plan) -> None:

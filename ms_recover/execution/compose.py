@@ -14,7 +14,7 @@ from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.image_writer import ImageWriter
 from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
-from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.execution.targets import check_target, check_written
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
 from ms_recover.formats.reading import pread
@@ -59,7 +59,7 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    check_place(context.root, action.target, action.rank)
+    context.check_place(action)
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None:
         context.progress(action.bytes)

@@ -63,7 +63,7 @@ def plan_text(
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if plan.changes_anything and next_command and not refused:
+    if plan.changes_anything and next_command and not refused and not plan.obstacles:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -139,6 +139,8 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
     if refused:
         undecided = [f"; step {one.step} may be newer" for one in plan.not_newest[:1] if one.may_be_newer]
         return [f"REFUSED by --require-newest: nothing is done{back or ''.join(undecided)}"]
+    if plan.obstacles:
+        return [f"{_blocked(plan)}{back}", *_obstacle_lines(plan)]
     known = f" for the {plan.world_size} ranks that are known" if plan.world_size_guessed else ""
     if plan.actions:
         count = len(plan.actions)
@@ -151,6 +153,30 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
         return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{f', {small}' if small else ''}{_guess(plan)}{back}"]
     known = f"for {plan.world_size} ranks ({_by(plan)})"
     return [f"COMPLETE at step {plan.step} {known}: every rank has its slice, {small or 'nothing to do'}{back}"]
+
+
+def _blocked(plan: Plan) -> str:
+    """Return the verdict on a plan whose files cannot all be written."""
+    paths = {action.target for action in plan.actions}
+    slices = sum(one.path in paths for one in plan.obstacles)
+    others = len(plan.obstacles) - slices
+    held = f"{slices} of {len(paths)} slices" if slices else f"{others} file{'s' * (others > 1)} beside the slices"
+    return (
+        f"BLOCKED at step {plan.step}: every rank has its slice or a source{_guess(plan)}, and {held} cannot be "
+        "written where they belong, for the reasons below"
+    )
+
+
+def _obstacle_lines(plan: Plan) -> list[str]:
+    """Return the causes, each once with the ranks that it concerns."""
+    ranks: dict[str, list[int]] = {}
+    for one in plan.obstacles:
+        held = ranks.setdefault(one.reason, [])
+        if one.rank is not None and one.rank not in held:
+            held.append(one.rank)
+    lines = [f"  rank {ranks_text(held)}: {reason}" if held else f"  {reason}" for reason, held in ranks.items()]
+    more = [f"  and {len(lines) - _MOST_ROWS} more"] * (len(lines) > _MOST_ROWS)
+    return [*lines[:_MOST_ROWS], *more]
 
 
 def _small_files(plan: Plan) -> str:

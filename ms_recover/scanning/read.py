@@ -20,6 +20,7 @@ from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
 from ms_recover.stores.store import OpenFile, Stop, Store, never
 from ms_recover.stores.urls import open_store
+from ms_recover.system_errors import is_failing
 
 _log = logging.getLogger(__name__)
 
@@ -106,11 +107,13 @@ def read_store(
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
+    failing: set[str] = set()
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
         for file, one in zip(files, pool.map(reader.read, files), strict=True):
             if isinstance(one, str):
                 problems[file.path] = one
+                failing |= {file.path} if isinstance(one, NotGiven) else set()
                 _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, one)
             else:
                 digests[file.path] = one
@@ -120,7 +123,13 @@ def read_store(
     finally:
         reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    return Contents(digests, problems, states)
+    return Contents(digests, problems, states, frozenset(failing))
+
+
+class NotGiven(str):
+    """Why the device did not give a slice."""
+
+    __slots__ = ()
 
 
 class _Reader:
@@ -141,7 +150,8 @@ class _Reader:
             return _CHANGES
         except (OSError, MsRecoverError) as error:
             self._check_reached(error)
-            return f"cannot be read: {_cause(error)}"
+            text = f"cannot be read: {_cause(error)}"
+            return NotGiven(text) if is_failing(error) else text
 
     def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
         header = self._headers.parse(opened.read_at, opened.size, file.path)
