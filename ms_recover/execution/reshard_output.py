@@ -10,6 +10,7 @@ import xxhash
 
 from ms_recover.errors import UsageError
 from ms_recover.execution.manifests import TOOL
+from ms_recover.execution.outside import refuse_inside
 from ms_recover.file_names import MANIFEST_SUFFIX, RECOVERY_LOG_NAME, RESHARD_NAME, TEMPORARY_SUFFIX
 from ms_recover.formats.reading import read_small
 from ms_recover.model.reshard import ReshardPlan
@@ -20,9 +21,7 @@ from ms_recover.system_errors import explained
 
 def check_folder(root: str, output: str) -> None:
     """Check what can be said of an output before there is a plan; errors as for `check_output`."""
-    inside, folder = os.path.realpath(root), os.path.realpath(output)
-    if folder == inside or folder.startswith(os.path.join(inside, "")):
-        raise UsageError(f"{output} lies in {root}, where scans would find it: name a folder outside")
+    refuse_inside(root, output)
     if not os.path.lexists(output):
         return
     if not os.path.isdir(output):

@@ -26,6 +26,9 @@ _STORES = {
 _WITH_USER = ("sftp", "ssh")
 """Schemes whose user is part of the place; only the password is a secret."""
 
+_SAME = {"s3a": "s3", "ssh": "sftp"}
+"""Schemes of one kind of store."""
+
 _given: dict[str, str] = {}
 """URLs with secrets that this process was given, by what is shown of them."""
 
@@ -43,6 +46,24 @@ def shown_url(url: str) -> str:
     if parts.scheme in _HTTP:
         parts = parts._replace(query="", fragment="")
     return urlunsplit(parts._replace(netloc=user + host)) if at or parts.scheme in _HTTP else url
+
+
+def place_of(root: str | os.PathLike[str]) -> str:
+    """Return where a path or URL leads, to compare it with others: links are followed, secrets left out.
+
+    Raises
+    ------
+    UsageError
+        When it is a ``file://`` of another host.
+    """
+    text = os.fspath(root)
+    match = _URL.match(text)
+    if match is None:
+        return os.path.realpath(text)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return os.path.realpath(_local_path(text))
+    return f"{_SAME.get(scheme, scheme)}://{shown_url(text).partition('://')[2].rstrip('/')}"
 
 
 def open_store(root: str | os.PathLike[str]) -> Store:
