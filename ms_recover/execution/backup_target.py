@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError, VerificationError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.outside import refuse_inside
+from ms_recover.execution.writable import check_writable, free_bytes
 from ms_recover.file_names import BACKUP_MARK, TEMPORARY_SUFFIX
 from ms_recover.stores.backup_index import encode_mark
 from ms_recover.stores.backup_store import is_backup
@@ -18,7 +19,7 @@ from ms_recover.stores.directories import make_directories
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.stores.urls import open_plain
-from ms_recover.system_errors import denied_text, explained
+from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
 
@@ -88,17 +89,11 @@ def write(target: Store, path: str, data: bytes) -> None:
 
 def check_room(target: Store, wanted: int) -> None:
     """Raise a StorageError where the file system of a local target has less than `wanted` bytes free."""
-    if isinstance(target, LocalStore) and wanted > (free := _free(_nearest(target.url))):
+    if isinstance(target, LocalStore) and wanted > (free := free_bytes(target.url)):
         raise StorageError(
             f"{target.url} has {free:,} bytes free, and {wanted:,} have to go there: free some space, or name another "
             "place"
         )
-
-
-def _free(folder: str) -> int:
-    with explained("looking at", folder):
-        status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
 
 
 @contextmanager
@@ -131,19 +126,7 @@ def _try(target: Store) -> None:
 
 def _foresee(target: Store) -> None:
     """Raise what can be known of writing to a target without doing it."""
-    if not isinstance(target, LocalStore):
+    if isinstance(target, LocalStore):
+        check_writable(target.path(BACKUP_MARK), 1)
+    else:
         target.create(BACKUP_MARK)  # refuses where the store is only read; nothing is written before it is entered
-        return
-    folder = _nearest(target.url)
-    if not os.path.isdir(folder):
-        raise StorageError(f"making {target.url}: {folder} is no directory: name another place")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionDeniedError(f"writing {target.url}: {denied_text()}; check who owns it, or run as that user")
-    check_room(target, 1)
-
-
-def _nearest(folder: str) -> str:
-    """Return a folder, or the nearest one above that is there."""
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    return folder

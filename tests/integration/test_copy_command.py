@@ -162,3 +162,17 @@ def test_a_disk_without_room_is_known_before_anything_is_sent(tree, tmp_path, re
         assert recover_ckpt("copy", tree, disk).code == 0
     finally:
         subprocess.run(["umount", str(disk)], check=True, timeout=60)
+
+
+def test_a_dry_run_writes_nothing_to_a_store(recover_ckpt, fixture_tree, bucket, s3):
+    tree = fixture_tree("dp2_mp4")
+    url, command = f"s3://{bucket}/tree", ("complete", f"s3://{bucket}/tree", "1")
+    upload(tree, url)
+    before = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
+    for one in (("copy", tree, f"s3://{bucket}/backup"), command, ("seal", url), (*command, "-o", f"{url}/x.ckpt")):
+        done = recover_ckpt(*one, "--dry-run")
+        assert done.code == 0, done.err
+        assert "would be" in done.out
+    assert s3.client.list_objects_v2(Bucket=bucket)["Contents"] == before
+    there = recover_ckpt(*command, "-o", f"{url}/ckpt_dir0/test-2_77.ckpt", "--dry-run")
+    assert (there.code, "is there already" in there.err) == (2, True)
