@@ -57,7 +57,7 @@ def command(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.tables import size_text
 
-    inventory = scan_tree(root, scan, as_json=as_json)
+    inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
     whole = bool(inventory.iterations) and part is None
     if part is not None and not inventory.iterations:
         raise UsageError("--part is for iterations of MindFormers: a slice of this tree is one file")

@@ -196,7 +196,7 @@ def command(
 
         target = plan_target(save_plan)
     threads = jobs or min(2 * cores(), _MOST_JOBS)
-    inventory = scan_tree(root, scan, as_json=as_json)
+    inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         made = resharding.plan_reshard(inventory, output or "resharded", options, plan, jobs=cores(), progress=progress)
     if target is not None and target.kind != "stdout":

@@ -86,7 +86,7 @@ def test_equal_slices_go_once_and_all_are_sealed(tree, url):
 
 def read_index(url):
     with open_plain(url) as store:
-        (index,) = read_indexes(store)
+        (index,) = read_indexes(store).values()
         return index
 
 
@@ -97,6 +97,18 @@ def test_a_second_run_sends_nothing(tree, url):
     assert (second.uploaded, second.uploaded_bytes) == (0, 0)
     assert second.index == first.index
     assert files(url) == before
+
+
+def test_the_path_of_an_index_is_a_root(tree, url):
+    first = copy(tree, url).index
+    shutil.rmtree(tree)
+    make_tree(tree, data_parallel=2, model_parallel=2, parameters={"w": 3001})
+    second = copy(tree, url).index
+    for index, size in ((first, 3000), (second, 3001)):
+        inventory = api.scan(f"{url}/{index}")
+        assert (inventory.root, inventory.slices[0].parameters[0].shape) == (f"{url}/{index}", (size,))
+        assert {rank.verdict for rank in api.plan(inventory).ranks} == {"keep"}
+        assert api.verify(inventory).ok
 
 
 def test_files_come_back_as_they_were(tree, url, tmp_path):
