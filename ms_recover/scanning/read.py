@@ -187,9 +187,9 @@ class _Reader:
     def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
         header = self._headers.parse(opened.read_at, opened.size, file.path)
         problem = None
-        if self._from_device:
+        if self._from_device and opened.path is not None:
             digests = digest_file(
-                opened.name, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
+                opened.path, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
             )
         else:
             digests, problem = self._read_slice(

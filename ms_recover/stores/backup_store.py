@@ -182,7 +182,8 @@ class BackupOpenFile(OpenFile):
 
     def __init__(self, opened: OpenFile, name: str, file: BackupFile) -> None:
         super().__init__(name, file.size)
-        self.near, self._opened, self._file = opened.near, opened, file
+        self.near, self.path = opened.near, opened.path
+        self._opened, self._file = opened, file
         if opened.size != file.size:
             opened.close()
             raise VerificationError(

@@ -96,9 +96,12 @@ class OpenFile(ABC):
         Its bytes.
     near : bool
         Whether reading it a second time costs little.
+    path : str or None
+        Where its bytes lie on this host; None where they lie elsewhere.
     """
 
     near = True
+    path: str | None = None
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size

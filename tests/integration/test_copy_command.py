@@ -27,12 +27,16 @@ def tree(tmp_path):
     return tree
 
 
-@pytest.fixture(params=["sftp", "s3"])
+@pytest.fixture(params=["sftp", "s3", *(["webdav"] if MORE else [])])
 def url(request, tmp_path):
     """Return a URL with nothing below it, on a real server that the environment describes."""
     if request.param == "sftp":
         server = request.getfixturevalue("sftp")
         return f"sftp://127.0.0.1:{server.port}{tmp_path}/backup"
+    if request.param == "webdav":
+        server = request.getfixturevalue("webdav")
+        (server.root / tmp_path.name).mkdir()
+        return f"webdav://127.0.0.1:{server.port}/{tmp_path.name}/backup"
     return f"s3://{request.getfixturevalue('bucket')}/backup"
 
 

@@ -180,6 +180,29 @@ def test_a_damaged_object_is_noticed_and_sent_again(tree, tmp_path):
     assert api.verify(api.scan(url)).ok
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_backup_is_verified_from_its_device(tree, tmp_path, damaged):
+    copy(tree, str(tmp_path / "backup"))
+    if damaged:
+        largest = max((tmp_path / "backup" / "objects").rglob("*-*"), key=lambda path: path.stat().st_size)
+        largest.chmod(0o600)
+        largest.write_bytes(largest.read_bytes()[:-1] + b"?")
+    assert api.verify(api.scan(tmp_path / "backup"), deep=True).ok is not damaged
+
+
+def test_a_full_slice_is_put_together_out_of_a_backup(tmp_path):
+    shutil.copytree(FIXTURE, tmp_path / "tree")
+    copy(tmp_path / "tree", str(tmp_path / "backup"))
+    inventory = api.scan(tmp_path / "backup")
+    with pytest.raises(UsageError, match="only read"):
+        api.complete(inventory, 1)
+    assert api.complete(inventory, 1, output=str(tmp_path / "dry.ckpt"), dry_run=True).status == "planned"
+    api.complete(inventory, 1, output=str(tmp_path / "out.ckpt"))
+    api.complete(api.scan(tmp_path / "tree"), 1, output=str(tmp_path / "same.ckpt"))
+    assert (tmp_path / "out.ckpt").read_bytes() == (tmp_path / "same.ckpt").read_bytes()
+    assert not (tmp_path / "dry.ckpt").exists()
+
+
 def test_a_damaged_rank_list_in_a_backup_is_never_used(tree, tmp_path):
     url = str(tmp_path / "backup")
     copy(tree, url)
