@@ -169,7 +169,7 @@ def copy_step(
         uploaded=len(missing),
         uploaded_bytes=sent,
         verified=verify is not False,
-        read_back=(kept if look else 0) + (len(missing) if verify is not False else 0),
+        read_back=(kept if look else 0) + (len(missing) if verify is not False and not dry_run else 0),
         passed_over=tuple(sorted(copy.passed_over, key=lambda note: note.path)),
         dry_run=dry_run,
     )

@@ -25,7 +25,7 @@ def check_writable(path: str, size: int = 0) -> None:
     with explained("writing", path):
         if not os.path.isdir(folder):
             raise _error(errno.ENOTDIR)
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise _error(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
         longest = max(map(len, map(os.fsencode, [temporary_name(os.path.basename(path)), *_missing(folder, path)])))
         if longest > os.pathconf(folder, "PC_NAME_MAX"):
