@@ -252,6 +252,7 @@ def complete(
     output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
@@ -265,6 +266,8 @@ def complete(
         rank; one at which replicas differ is the last that is tried.
     output : str, optional
         File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+    dry_run : bool
+        Write nothing: the result has the bytes that would be written, errors are the same.
 
     Raises
     ------
@@ -281,7 +284,7 @@ def complete(
 
     if inventory.iterations:
         raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
-    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress)
+    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress, dry_run)
     return result
 
 
@@ -294,6 +297,7 @@ def complete_iteration(
     output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ActionResult, ...]:
     """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
@@ -308,7 +312,7 @@ def complete_iteration(
     from ms_recover.comparing import complete_slices
 
     held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)]
-    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress)
+    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress, dry_run)
 
 
 def verify(

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from ms_recover.model.verification import Verification
 
 
-def scan_tree(root: str, options: ScanOptions, *, as_json: bool = False) -> Inventory:
-    """Scan; progress is shown where slices are read for their CRCs."""
+def scan_tree(root: str, options: ScanOptions, *, run: str | None = None, as_json: bool = False) -> Inventory:
+    """Scan; progress is shown where slices are read for their CRCs. Of a backup of several runs show one `run`."""
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
+    from ms_recover.stores.urls import root_of_run
 
+    root = root if run is None else root_of_run(root, run)
     with progress_bar("checking CRCs", None, as_json) as progress:
         return api.scan(root, options, progress=progress)
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ms_recover import api
+from ms_recover.comparing import Sealer
 from ms_recover.engine import tasks
 from ms_recover.engine.doubles import Copy, contradiction, find_copies
 from ms_recover.engine.engine import Engine, gather, settle
@@ -188,10 +189,16 @@ class SpreadTree:
         return api.verify(inventory, options, read=partial(self.read, progress=progress, from_device=deep))
 
     def seal(
-        self, inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, progress: Progress | None = None
+        self,
+        inventory: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        *,
+        progress: Progress | None = None,
+        write: Sealer | None = None,
     ) -> tuple[tuple[str, ...], Verification]:
         """Let the nodes write the manifests of slices that are judged here; as `ms_recover.api.seal`."""
-        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=self._write_manifests)
+        write = write or self._write_manifests
+        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=write)
 
     def check(self, plan: Plan) -> None:
         """Check that a plan can be carried out: recoverable, and its sources as the scan saw them.

@@ -40,5 +40,5 @@ Verdict = Literal["keep", "copy", "compose", "unrecoverable"]
 ComposeKind = Literal["compose", "partial", "complete"]
 """A whole slice under its own name, the surviving parameters of one, or all parameters of a stage."""
 
-ActionStatus = Literal["copied", "composed", "already there", "failed"]
-"""The end of one action."""
+ActionStatus = Literal["copied", "composed", "already there", "failed", "planned"]
+"""The end of one action; ``planned`` of a dry run: it would be written."""
