@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import BACKUP_MARK
+from ms_recover.stores.url_parts import WITH_USER
 
 if TYPE_CHECKING:
     from ms_recover.stores.store import Store
@@ -23,9 +24,6 @@ _STORES = {
     **dict.fromkeys(("sftp", "ssh"), ("sftp_store", "SftpStore")),
 }
 """Modules and classes; fsspec itself opens every other scheme."""
-
-_WITH_USER = ("sftp", "ssh")
-"""Schemes whose user is part of the place; only the password is a secret."""
 
 _SAME = {"s3a": "s3", "ssh": "sftp"}
 """Schemes of one kind of store."""
@@ -43,7 +41,7 @@ def shown_url(url: str) -> str:
     """Return a URL without the secrets in it: passwords, users that may be tokens, and queries of web servers."""
     parts = urlsplit(url)
     userinfo, at, host = parts.netloc.rpartition("@")
-    user = userinfo.partition(":")[0] + at if parts.scheme in _WITH_USER and userinfo else ""
+    user = userinfo.partition(":")[0] + at if parts.scheme in WITH_USER and userinfo else ""
     if parts.scheme in _HTTP:
         parts = parts._replace(query="", fragment="")
     return urlunsplit(parts._replace(netloc=user + host)) if at or parts.scheme in _HTTP else url
