@@ -90,7 +90,7 @@ def _spell(value: Any) -> str:
         return ",".join(map(str, value))
     if not isinstance(value, frozenset):
         return _without_secrets(str(value))
-    from ms_recover.reporting.tables import ranks_text
+    from ms_recover.model.texts import ranks_text
 
     return ranks_text(value).replace(" ", "")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OddValues, Stopped
-from ms_recover.model.texts import list_some, name_some
-from ms_recover.reporting.tables import first_rows, page, ranks_text, section, size_text
+from ms_recover.model.texts import list_some, name_some, ranks_text
+from ms_recover.reporting.tables import first_rows, page, section, size_text
 
 _MOST = 20
 """So many rows of a table, or names, are shown; JSON has all."""

@@ -6,7 +6,8 @@ from ms_recover.model.inspection import Inspection
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.reporting.tables import page, ranks_text, section, size_text, table_lines
+from ms_recover.model.texts import ranks_text
+from ms_recover.reporting.tables import page, section, size_text, table_lines
 
 _NAMES = {
     "ckpt": "a slice (.ckpt)",

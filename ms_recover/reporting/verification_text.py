@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ms_recover.model.texts import ranks_text
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.reporting.figures import work_line
-from ms_recover.reporting.tables import page, ranks_text, section, table_lines
+from ms_recover.reporting.tables import page, section, table_lines
 
 _COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
 

@@ -214,3 +214,10 @@ def parted_replicas(root: Path, stack: ExitStack) -> None:
         data[100] ^= 1
         path.write_bytes(data)
     save_manifests(root)
+
+
+def no_replica_left(root: Path, stack: ExitStack) -> None:
+    """Slices that MindSpore wrote, data 2 x model 4; ranks 0 and 4, which hold the same, are lost, and layouts stay."""
+    _eight_ranks(root)
+    for rank in (0, 4):
+        shutil.rmtree(root / f"ckpt_dir{rank}")
