@@ -20,7 +20,7 @@ def audit_text(audit: Audit, width: int | None, *, gate: str = "", ascii_only: b
     """
     where = audit.root or "before the first checkpoint"
     step = "" if audit.step is None or audit.before else f", step {audit.step}"
-    lines = [f"{where}: {audit.world_size:,} ranks{step}", audit.headline]
+    lines = [f"{where}: {many(audit.world_size, 'rank')}{step}", audit.headline]
     lines += [gate] if gate else []
     if audit.step is None:
         return page(lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
-from ms_recover.model.texts import many, ranks_text
+from ms_recover.model.texts import many, name_ranks
 from ms_recover.model.topology import Topology
 from ms_recover.reporting.tables import one_line
 from ms_recover.reporting.wrapping import cell_width
@@ -274,8 +274,7 @@ def _odd_hosts(states: Mapping[int, str], topology: Topology | None, draw: _Pen)
         host = "" if topology is None else topology.host_of(rank) or UNKNOWN_HOST
         found.setdefault((host, states[rank]), []).append(rank)
     lines = [
-        f"  {draw.signs[state]} {state}: {f'{draw.name(host, 40)}, ' if host else ''}ranks {ranks_text(ranks[:64])}"
-        + (f" and {len(ranks) - 64} more" if len(ranks) > 64 else "")
+        f"  {draw.signs[state]} {state}: {f'{draw.name(host, 40)}, ' if host else ''}{name_ranks(ranks, 64)}"
         for (host, state), ranks in found.items()
     ]
     if len(lines) > _MOST_NAMED:
