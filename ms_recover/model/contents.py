@@ -21,6 +21,9 @@ class Contents:
     states: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Path of a slice whose state file is missing or not the one that its manifest names, to what is wrong with it."""
 
+    nan: frozenset[str] = frozenset()
+    """Paths of slices in which every floating-point value is NaN."""
+
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""
         return file.path in self.digests or file.path in self.problems
@@ -28,7 +31,10 @@ class Contents:
     def merged(self, more: Contents) -> Contents:
         """Return these contents and `more`; the newer reading of a slice counts."""
         return Contents(
-            {**self.digests, **more.digests}, {**self.problems, **more.problems}, {**self.states, **more.states}
+            {**self.digests, **more.digests},
+            {**self.problems, **more.problems},
+            {**self.states, **more.states},
+            self.nan - more.digests.keys() | more.nan,
         )
 
 

@@ -80,7 +80,6 @@ def test_losing_the_newest_step_of_both_falls_back_and_says_why(fixture_tree, re
     (rejected,) = plan["rejected_steps"]
     assert (rejected["epoch"], rejected["step"]) == (2, 77)
     assert "ranks 2, 6" in rejected["reason"]
-    assert "rank 6" in rejected["reason"]
     assert "2_77" in recover_ckpt("plan", tree).out
 
 
