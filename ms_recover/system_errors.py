@@ -15,7 +15,7 @@ _ADVICE = {
     errno.ENOSPC: "free some space there and run the command again",
     errno.EDQUOT: "the quota is used up: free some space and run the command again",
     errno.EROFS: "the file system is mounted read-only",
-    errno.EIO: "the device fails: check the system log before anything else",
+    errno.EIO: "the device fails: check the system log; if it is this file alone, move it away, then apply",
     errno.ENAMETOOLONG: "the file system takes no name as long as this: rename it",
     errno.ELOOP: "it is a link where none is followed, or its links lead in a circle: put a file or a directory there",
 }

@@ -17,7 +17,7 @@ from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_
 from ms_recover.cli.output import print_error, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import cores, log_plan, plan_code, plan_inventory, scan_tree
-from ms_recover.errors import OlderStepError
+from ms_recover.errors import OlderStepError, UsageError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions, PeerOptions
@@ -136,6 +136,18 @@ def command(
     return carry_out(made, partial_call(api.apply, made, scratch=scratch), 4 * cores())
 
 
+def _check_kind(path: str) -> None:
+    """Raise UsageError when a file is one of a tree, and no plan."""
+    from ms_recover.formats.identify import DESCRIPTIONS, identify
+
+    kind = identify(path)
+    if kind not in ("json", "empty", "zeros", "unknown"):
+        raise UsageError(
+            f"{path} is {DESCRIPTIONS[kind]}, and no plan: name the folder of the tree, or a file that plan ROOT -o "
+            "FILE has written; recover-ckpt inspect shows what is in it"
+        )
+
+
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     """Read a plan; options of the environment were for the planning, but for the refusal of older steps."""
     from ms_recover.formats.plan_json import plan_from_json
@@ -152,6 +164,7 @@ def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     unused = [variable_of(option) for option in ambient if option.field != "require_newest"]
     if unused:
         print_error(f"recover-ckpt: {', '.join(unused)} shaped the plan, if anything: {path} is applied as it is")
+    _check_kind(path)
     made = plan_from_json(read_text(path), path)
     if options.require_newest:
         refuse_older_step(made)

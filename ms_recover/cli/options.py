@@ -143,8 +143,19 @@ _plan = partial(field_option, "plan")
 _peers = partial(field_option, "peers")
 _engine = partial(field_option, "engine")
 
+_EMPTY = "the pattern is empty, so that the known layouts are looked for"
+
+
+def _why_tolerates_all(patterns: tuple[str, ...]) -> str:
+    """Return a warning about patterns that every parameter matches."""
+    every = [text for text in patterns if "*" in text and not text.strip("*?")]
+    return f"every parameter matches {every[0]!r}, so that no contents are compared" if every else ""
+
+
 PATTERN = _scan(
     "--pattern",
+    parse=lambda text: text or None,
+    doubt=lambda text: "" if text else _EMPTY,
     metavar="PATTERN",
     help="Where slices lie below ROOT, with {rank} {prefix} {epoch} {step}; default: the layouts of MindSpore's "
     "tutorials, MindFormers and MindIO, from ROOT or a folder below it. Where none is known, the error suggests one.",
@@ -227,6 +238,7 @@ TOLERATE = _plan(
     "--tolerate",
     metavar="PATTERN",
     multiple=True,
+    doubt=_why_tolerates_all,
     help="Parameters that may differ between peers, beside batch statistics and random states. Repeatable.",
 )
 REQUIRE_NEWEST = _plan(
@@ -365,6 +377,8 @@ takes_report = takes(
 SOURCE_PATTERN = _scan(
     "--source-pattern",
     field="pattern",
+    parse=lambda text: text or None,
+    doubt=lambda text: "" if text else _EMPTY,
     metavar="PATTERN",
     help="Where slices lie below ROOT, with the same places in braces; default: the known layouts.",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ms_recover.errors import FormatError
@@ -58,11 +60,13 @@ from ms_recover.model.plan import (
     StrategyWrite,
     waves_of,
 )
+from ms_recover.model.printable import printable
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
 MAX_SIZE = 1 << 30
 """Longest plan that is read, in bytes."""
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MOST_BRACKETS = 1 << 25
 _MOST_COMMAS = 1 << 27
 
@@ -285,6 +289,8 @@ def plan_from_json(text: str, where: str) -> Plan:
         raise FormatError(f"{where} is not a recovery plan: {error}; {again}") from None
     if "actions" not in data or "version" not in data:
         raise FormatError(f"{where} is not a recovery plan; {again}")
+    if (names := _no_names(data)) is not None:
+        raise FormatError(f"{where} is not a plan that can be trusted ({names}): plan again")
     if data["version"] != PLAN_VERSION:
         raise FormatError(
             f"{where} is a plan of version {data['version']!r}, this tool reads {PLAN_VERSION}: plan again"
@@ -296,6 +302,26 @@ def plan_from_json(text: str, where: str) -> Plan:
         raise FormatError(f"{where} is not a plan that can be trusted ({error}): plan again") from None
     check_names(plan, where)
     return plan
+
+
+def _no_names(data: Mapping[str, Any]) -> str | None:
+    """Return why some text of a plan can be no path: a null character in the root, or half a character anywhere.
+
+    Bytes of a name that are no UTF-8 are the halves U+DC80 to U+DCFF.
+    """
+    root = data.get("root")
+    if isinstance(root, str) and ("\0" in root or not root):
+        return f"root is '{printable(root)}', which is no path"
+    waiting: list[object] = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and (half := _HALF.search(value)) is not None:
+            return f"a text has U+{ord(half[0]):04X}, half of a character: '{printable(value)}'"
+    return None
 
 
 def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:

@@ -23,6 +23,8 @@ class Contents:
 
     failing: frozenset[str] = frozenset()
     """Paths of the slices among `problems` that the device failed to give: their bytes need not be wrong."""
+    nan: frozenset[str] = frozenset()
+    """Paths of slices in which every floating-point value is NaN."""
 
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""
@@ -35,6 +37,7 @@ class Contents:
             {**self.problems, **more.problems},
             {**self.states, **more.states},
             self.failing | more.failing,
+            self.nan - more.digests.keys() | more.nan,
         )
 
 

@@ -13,7 +13,7 @@ from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
 from ms_recover.model.places import Obstacle
 from ms_recover.model.steps import Step
-from ms_recover.model.verdicts import Evidence, RankState, Verdict
+from ms_recover.model.verdicts import Answer, Evidence, RankState, Verdict
 
 if TYPE_CHECKING:
     from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
@@ -247,6 +247,22 @@ class Plan:
         """Whether applying it would write something; a plan without a step is not applied."""
         files = self.actions or self.group_files or self.meta_files or self.documents
         return self.step is not None and bool(files or self.set_aside)
+
+    @property
+    def answer(self) -> Answer:
+        """The answer in a word; that of a step which ``--require-newest`` refuses is the caller's to know."""
+        if self.step is not None:
+            if self.obstacles:
+                return "BLOCKED"
+            if self.actions:
+                return "RECOVERABLE"
+            return "UNCERTAIN" if self.world_size_guessed else "COMPLETE"
+        bad = [rank for rank in self.ranks if rank.verdict == "unrecoverable"]
+        if any(rank.state == "unreadable" for rank in bad):
+            return "PERMISSION DENIED"
+        if self.disagreements:
+            return "UNDECIDED"
+        return "UNRECOVERABLE" if bad else "UNHEALTHY"
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
-from ms_recover.model.texts import list_some, name_some
+from ms_recover.model.texts import list_some, many, name_some
 from ms_recover.planning.resharding.actions import bytes_read
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.pieces import region_text
@@ -16,7 +16,7 @@ _MOST_ROWS = 32
 
 def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
     """Return a plan: the answer first, then what is missing, who is read, and what is written."""
-    lines = [f"{plan.root}: {plan.world_size} ranks, step {plan.step}", _answer(plan)]
+    lines = [f"{plan.root}: {many(plan.world_size, 'rank')}, step {plan.step}", _answer(plan)]
     lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.every_warning)]
     lines += [f"DISPUTED: {text}" for text in plan.disagreements]
     missing = [(one.parameter, region_text(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
@@ -81,7 +81,7 @@ def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: fl
 
 def _answer(plan: ReshardPlan) -> str:
     total = size_text(sum(plan.bytes_of(file) for file in plan.files))
-    what = "one checkpoint" if plan.full else f"{plan.ranks} ranks"
+    what = "one checkpoint" if plan.full else many(plan.ranks, "rank")
     files = "1 file" if len(plan.files) == 1 else f"{len(plan.files)} files"
     if plan.complete:
         return f"RESHARDABLE to {what}: {files}, {total}"

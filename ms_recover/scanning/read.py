@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.header import RunningCrc, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
+from ms_recover.formats.nan_contents import is_nan_everywhere
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -101,7 +103,7 @@ def read_store(
     expect_bytes(progress, total)
     found = store.digests(files, progress or _ignore) if files and read is digest_slice else None
     if found is not None:
-        return found
+        return replace(found, nan=_nan_everywhere(files, found.digests))
     jobs = jobs if store.near else max(jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
     reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc, read=read)
@@ -124,7 +126,7 @@ def read_store(
     finally:
         reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    return Contents(digests, problems, states, frozenset(failing))
+    return Contents(digests, problems, states, frozenset(failing), _nan_everywhere(files, digests))
 
 
 class NotGiven(str):
@@ -171,6 +173,11 @@ def _check_reached(store: Store, error: Exception) -> None:
     denied = isinstance(error, PermissionDeniedError)
     if not store.near and isinstance(error, StorageError) and not denied:
         raise error
+
+
+def _nan_everywhere(files: Sequence[SliceFile], digests: Mapping[str, Digests]) -> frozenset[str]:
+    read = ((file, digests[file.path]) for file in files if file.path in digests)
+    return frozenset(file.path for file, found in read if is_nan_everywhere(file.parameters, found))
 
 
 class _Reader:

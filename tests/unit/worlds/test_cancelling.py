@@ -64,7 +64,8 @@ def test_several_receives_cancelled_together_leave_their_messages_in_order(toget
             for number in range(5):
                 await c.send(np.array([number]), 0, world="w")
             return None
-        cancelled = asyncio.ensure_future(cancel_when_delivered(manager, *(c.recv(1, world="w") for _ in range(3))))
+        receives = [c.recv(1, world="w") for _ in range(3)]
+        cancelled = asyncio.ensure_future(cancel_when_delivered(manager, *receives))
         await asyncio.sleep(0)
         await c.barrier(world="w")  # no message comes before the receives are there
         await cancelled
