@@ -172,7 +172,7 @@ def causes_of_ranks(job: RankJob, *, own: bool = False, described: bool = True) 
         yield RankCause(job.change, "stops", r"shard")
     if job.change == "seed":
         yield RankCause("seed", "stops", r"seed|sample")
-    if losers and not own:
+    if losers and (not own or job.argument == "prefix"):  # slices of a rank's own prefix are not used
         if base.callback or base.noise != "none":
             yield RankCause("own states", "differs", STATES, ranks=ranks)
         if (base.shuffle == "by rank" or base.data == "own") and base.saves_states and not described:
