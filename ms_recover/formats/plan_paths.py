@@ -71,6 +71,7 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         yield from _names_of_iteration(plan, step)
         return
     read = _Read(step)
+    ranks: dict[str, int] = {}
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
@@ -78,6 +79,9 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
         yield use, target, name_problem(target, action.rank, step)
         for replica in action.replicas:
+            if ranks.get(replica.path) == replica.rank:
+                continue  # as for another rank of the group
+            ranks[replica.path] = replica.rank
             if (problem := read.problem(replica.path, replica.rank)) is not None:
                 yield f"read a slice of rank {replica.rank}", replica.path, problem
     for document in plan.documents:
