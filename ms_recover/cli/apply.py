@@ -133,6 +133,7 @@ def command(
         return error.exit_code
     if made.recoverable:
         api.check(made)
+        made = _seen_now(made) if dry_run else made
     return carry_out(made, partial_call(api.apply, made, scratch=scratch), 4 * cores())
 
 
@@ -146,6 +147,15 @@ def _check_kind(path: str) -> None:
             f"{path} is {DESCRIPTIONS[kind]}, and no plan: name the folder of the tree, or a file that plan ROOT -o "
             "FILE has written; recover-ckpt inspect shows what is in it"
         )
+
+
+def _seen_now(made: Plan) -> Plan:
+    """Return a plan with what is in its way now: one from a file saw its places earlier."""
+    from dataclasses import replace
+
+    from ms_recover.execution.targets import judge_now
+
+    return replace(made, obstacles=judge_now(made).obstacles)
 
 
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:

@@ -291,7 +291,8 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
     A slice that was outvoted in one parameter gives others to a lost rank, and is mended itself. Only actions that need
     each other's old bytes share a wave, the last one: the first that ends leaves the others to the next plan.
     """
-    reads = [{replica.path for replica in action.replicas} - {action.target} for action in actions]
+    targets = {action.target for action in actions}
+    reads = [targets.intersection(one.path for one in action.replicas) - {action.target} for action in actions]
     left = list(range(len(actions)))
     waves: list[tuple[Action, ...]] = []
     while left:

@@ -110,6 +110,20 @@ def test_a_saved_plan_carries_what_may_be_followed(scene: Scene, tmp_path: Path)
     assert "COMPLETE" in plan(scene).out
 
 
+def test_a_dry_run_of_a_saved_plan_looks_again(scene: Scene, tmp_path: Path) -> None:
+    scene.lose(1)
+    file = tmp_path / "plan.json"
+    assert plan(scene, "-o", file).code == 0
+    CIRCUMSTANCES["a pipe under the slice's name"].strike(scene, 1)
+    seen = in_this_process("apply", file, "--dry-run")
+    assert seen.code == 5
+    assert "BLOCKED" in seen.out
+    assert in_this_process("apply", file).code == 5
+    scene.slice(1).unlink()
+    assert in_this_process("apply", file, "--dry-run").code == 0
+    assert in_this_process("apply", file).code == 0
+
+
 @pytest.mark.parametrize("path", ["relative", "/tmp/../etc", "//etc", "/etc/", "/a\0b"])
 def test_a_saved_plan_that_follows_no_real_path_is_refused(path: str, scene: Scene, tmp_path: Path) -> None:
     scene.lose(1)
