@@ -143,12 +143,15 @@ class _Reading:
 
     def refute(self, paths: Sequence[str]) -> bool:
         """Read some slices from now on, whatever their manifests say; False where all of them were read before."""
-        new = [path for path in paths if path in self._presumed.digests and path not in self._refuted]
-        self._refuted.update(new)
+        new = {path for path in paths if path in self._presumed.digests}
+        self._refuted |= new
+        kept = {path: digests for path, digests in self._presumed.digests.items() if path not in new}
+        states = {path: wrong for path, wrong in self._presumed.states.items() if path not in new}
+        self._presumed = replace(self._presumed, digests=kept, states=states)
         return bool(new)
 
     def __call__(self, files: Sequence[SliceFile]) -> Contents:
-        """Return the contents of slices; errors as for `read_store`."""
+        """Return the contents of slices, and of those before; errors as for `read_store`."""
         presumed = [file for file in files if self._is_presumed(file) and not self._presumed.knows(file)]
         if presumed:
             digests = {file.path: file.manifest.digests for file in presumed if file.manifest is not None}
@@ -159,12 +162,7 @@ class _Reading:
             crc = self._inventory.crc_later
             read = read_store(self._source, unread, jobs=self._jobs, progress=self._progress, crc=crc)
             self._read = self._read.merged(read)
-        taken = [(file.path, self._presumed if self._is_presumed(file) else self._read) for file in files]
-        return Contents(
-            {path: held.digests[path] for path, held in taken if path in held.digests},
-            {path: held.problems[path] for path, held in taken if path in held.problems},
-            {path: held.states[path] for path, held in taken if path in held.states},
-        )
+        return self._presumed.merged(self._read)
 
     def _is_presumed(self, file: SliceFile) -> bool:
         manifest = file.manifest
