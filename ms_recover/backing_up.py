@@ -178,7 +178,7 @@ class _Reading:
 
 def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -> tuple[list[Given], BackupIndex]:
     """Return the files of the step to copy, and its index, still without them; errors as for `copy`."""
-    plan = api.plan(inventory, options, read=reading)
+    plan = _plan(inventory, options, reading)
     step = _proven_step(plan)
     paths = {file.path for rank in plan.ranks for file in rank.files}
     parts, contents = compare_read(inventory, replace(options, step=step), 1, None, read=reading)
@@ -198,6 +198,8 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
                 read = contents.digests[one.path]
                 made = sealing(one.file, judged.evidence, group, facts.world.ranks, read, strategy)
                 manifests[one.path] = encode_manifest(made)
+    if wrong and reading.refute([file.path for file in inventory.slices]):
+        return _whole_step(inventory, options, reading)
     if wrong:
         raise VerificationError(f"step {step} of {plan.root} is not proven: {list_some(wrong, _MOST_NAMED)}")
     digests = {path: contents.digests[path].file for path in paths if path is not None}
@@ -220,15 +222,32 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
     return files_of_step(inventory, step, digests, reading.was_read, manifests, states), index
 
 
+def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan:
+    """Return the plan of the step to copy.
+
+    Slices are presumed at a step alone whose every rank is to be kept: that is what sending them shows to be right or
+    wrong. A step that is passed over, or not whole, is so by what was read.
+    """
+    while True:
+        plan = api.plan(inventory, options, read=reading)
+        whole = plan.step if plan.recoverable and not _undone(plan) else None
+        if not reading.refute([file.path for file in inventory.slices if file.step != whole]):
+            return plan
+
+
+def _undone(plan: Plan) -> list[str]:
+    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
+    return undone + [f"{one.target}: {one.reason}" for one in plan.documents]
+
+
 def _proven_step(plan: Plan) -> Step:
     """Return the step of a plan that has nothing to do; errors as for `copy`."""
     if plan.step is None:
         lost = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict == "unrecoverable"]
         why = list_some(plan.disagreements or lost, _MOST_NAMED)
         raise UnrecoverableError(f"no step of {plan.root} is proven, nothing was copied: {why}")
-    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
-    if undone or plan.documents:
-        undone += [f"{one.target}: {one.reason}" for one in plan.documents]
+    undone = _undone(plan)
+    if undone:
         raise VerificationError(
             f"step {plan.step} of {plan.root} is not whole, nothing was copied ({list_some(undone, _MOST_NAMED)}): "
             f"recover it first, recover-ckpt apply {plan.root}, or name another with --step"
