@@ -3,11 +3,13 @@
 The unit is the slice; headers, manifests and rank lists are what is left over.
 """
 
+import os
 import random
 
 import pytest
 
 from ms_recover import api, backing_up
+from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.examples import examples
 
@@ -84,3 +86,27 @@ def test_what_a_copy_reads_is_what_it_proves_sends_and_reads_back(tmp_path, seed
     assert read == close_to(len(bare) + 2 * contents)
     _, again = copied(tree, tmp_path / "backup")
     assert again == close_to(len(bare))
+
+
+@pytest.mark.parametrize("newest", ["no slice", "no manifest", "half a slice"])
+def test_a_newest_step_that_is_not_whole_costs_little(tmp_path, newest):
+    """As a training leaves it that was killed while it saved: the step before is copied as if that were not there."""
+    tree = make_tree(
+        tmp_path / "tree",
+        data_parallel=2,
+        model_parallel=1,
+        steps=(Step(1, 7), Step(1, 8)),
+        parameters={"w": SLICE // 4, "b": 7},
+    )
+    save_manifests(tree)
+    path = tree / "ckpt_dir1" / "test-1_8.ckpt"
+    (tree / "ckpt_dir1" / "test-1_8.ckpt.manifest.json").unlink()
+    (tree / "ckpt_dir0" / "test-1_8.ckpt.manifest.json").unlink()
+    if newest == "no slice":
+        path.unlink()
+    elif newest == "half a slice":
+        path.chmod(0o600)
+        os.truncate(path, SLICE // 2)
+    outcome, read = copied(tree, tmp_path / "backup")
+    assert outcome.step == Step(1, 7)
+    assert read == close_to(2)
