@@ -88,6 +88,15 @@ def test_what_a_copy_reads_is_what_it_proves_sends_and_reads_back(tmp_path, seed
     assert again == close_to(len(bare))
 
 
+@pytest.mark.parametrize(("manifests", "proven"), [(False, 2), (True, 1)])
+def test_a_dry_run_reads_what_proves_the_step(tmp_path, manifests, proven):
+    """Each contents once where manifests say what they are, every slice otherwise, and nothing twice."""
+    tree = tree_of(tmp_path / "tree", manifests=manifests)
+    assert copied(tree, tmp_path / "backup", dry_run=True)[1] == close_to(proven)
+    copied(tree, tmp_path / "backup")
+    assert copied(tree, tmp_path / "backup", dry_run=True)[1] == close_to(0 if manifests else 2)
+
+
 @pytest.mark.parametrize("newest", ["no slice", "no manifest", "half a slice"])
 def test_a_newest_step_that_is_not_whole_costs_little(tmp_path, newest):
     """As a training leaves it that was killed while it saved: the step before is copied as if that were not there."""
