@@ -143,12 +143,15 @@ class _Reading:
 
     def refute(self, paths: Sequence[str]) -> bool:
         """Read some slices from now on, whatever their manifests say; False where all of them were read before."""
-        new = [path for path in paths if path in self._presumed.digests and path not in self._refuted]
-        self._refuted.update(new)
+        new = {path for path in paths if path in self._presumed.digests}
+        self._refuted |= new
+        kept = {path: digests for path, digests in self._presumed.digests.items() if path not in new}
+        states = {path: wrong for path, wrong in self._presumed.states.items() if path not in new}
+        self._presumed = replace(self._presumed, digests=kept, states=states)
         return bool(new)
 
     def __call__(self, files: Sequence[SliceFile]) -> Contents:
-        """Return the contents of slices; errors as for `read_store`."""
+        """Return the contents of slices, and of those before; errors as for `read_store`."""
         presumed = [file for file in files if self._is_presumed(file) and not self._presumed.knows(file)]
         if presumed:
             digests = {file.path: file.manifest.digests for file in presumed if file.manifest is not None}
@@ -159,12 +162,7 @@ class _Reading:
             crc = self._inventory.crc_later
             read = read_store(self._source, unread, jobs=self._jobs, progress=self._progress, crc=crc)
             self._read = self._read.merged(read)
-        taken = [(file.path, self._presumed if self._is_presumed(file) else self._read) for file in files]
-        return Contents(
-            {path: held.digests[path] for path, held in taken if path in held.digests},
-            {path: held.problems[path] for path, held in taken if path in held.problems},
-            {path: held.states[path] for path, held in taken if path in held.states},
-        )
+        return self._presumed.merged(self._read)
 
     def _is_presumed(self, file: SliceFile) -> bool:
         manifest = file.manifest
@@ -180,7 +178,7 @@ class _Reading:
 
 def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -> tuple[list[Given], BackupIndex]:
     """Return the files of the step to copy, and its index, still without them; errors as for `copy`."""
-    plan = api.plan(inventory, options, read=reading)
+    plan = _plan(inventory, options, reading)
     step = _proven_step(plan)
     paths = {file.path for rank in plan.ranks for file in rank.files}
     parts, contents = compare_read(inventory, replace(options, step=step), 1, None, read=reading)
@@ -200,6 +198,8 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
                 read = contents.digests[one.path]
                 made = sealing(one.file, judged.evidence, group, facts.world.ranks, read, strategy)
                 manifests[one.path] = encode_manifest(made)
+    if wrong and reading.refute([file.path for file in inventory.slices]):
+        return _whole_step(inventory, options, reading)
     if wrong:
         raise VerificationError(f"step {step} of {plan.root} is not proven: {list_some(wrong, _MOST_NAMED)}")
     digests = {path: contents.digests[path].file for path in paths if path is not None}
@@ -222,15 +222,32 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
     return files_of_step(inventory, step, digests, reading.was_read, manifests, states), index
 
 
+def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan:
+    """Return the plan of the step to copy.
+
+    Slices are presumed at a step alone whose every rank is to be kept: that is what sending them shows to be right or
+    wrong. A step that is passed over, or not whole, is so by what was read.
+    """
+    while True:
+        plan = api.plan(inventory, options, read=reading)
+        whole = plan.step if plan.recoverable and not _undone(plan) else None
+        if not reading.refute([file.path for file in inventory.slices if file.step != whole]):
+            return plan
+
+
+def _undone(plan: Plan) -> list[str]:
+    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
+    return undone + [f"{one.target}: {one.reason}" for one in plan.documents]
+
+
 def _proven_step(plan: Plan) -> Step:
     """Return the step of a plan that has nothing to do; errors as for `copy`."""
     if plan.step is None:
         lost = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict == "unrecoverable"]
         why = list_some(plan.disagreements or lost, _MOST_NAMED)
         raise UnrecoverableError(f"no step of {plan.root} is proven, nothing was copied: {why}")
-    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
-    if undone or plan.documents:
-        undone += [f"{one.target}: {one.reason}" for one in plan.documents]
+    undone = _undone(plan)
+    if undone:
         raise VerificationError(
             f"step {plan.step} of {plan.root} is not whole, nothing was copied ({list_some(undone, _MOST_NAMED)}): "
             f"recover it first, recover-ckpt apply {plan.root}, or name another with --step"

@@ -79,6 +79,25 @@ def test_every_rank_comes_back_into_an_empty_root(tree, url, tmp_path):
         assert (tmp_path / "empty" / path).stat().st_mtime_ns == (tree / path).stat().st_mtime_ns
 
 
+def test_a_source_that_flipped_leaves_no_wrong_object(recover_ckpt, tree, url):
+    path = tree / SLICE.format(0)
+    before = path.stat()
+    path.chmod(0o600)
+    data = bytearray(path.read_bytes())
+    data[100_000] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = recover_ckpt("copy", tree, url)
+    assert (done.code, SLICE.format(0) in done.out) == (5, True), done.err
+    assert api.verify(api.scan(url)).ok
+    path = tree / SLICE.format(2)
+    path.chmod(0o600)
+    path.write_bytes(data)
+    refused = recover_ckpt("copy", tree, f"{url}2")
+    assert (refused.code, "rank 0" in refused.err) == (4, True), refused.err
+    assert not api.scan(f"{url}2", ScanOptions(may_be_empty=True)).slices
+
+
 @pytest.mark.parametrize("parts", range(8 if MORE else 1))
 def test_a_copy_that_is_killed_is_nothing_until_the_next_one(tree, sftp, tmp_path, parts):
     """The process is killed when some of the objects lie there, at another moment each time."""

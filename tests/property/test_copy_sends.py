@@ -9,10 +9,15 @@ import pytest
 
 from ms_recover import api, backing_up
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.model.backup import BackupOutcome
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.stores.digest import digest_of
+from ms_recover.stores.urls import open_store
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.examples import examples
+from tests.support.law_files import make
+from tests.support.law_scenes import random_scene
 
 STEPS = (Step(1, 7), Step(1, 8))
 
@@ -147,3 +152,40 @@ def test_whatever_flips_meanwhile_no_wrong_byte_gets_a_name(tmp_path, seed):
     check_objects(tmp_path / "backup")
     if list(tmp_path.glob("backup/steps/*")):
         assert api.verify(api.scan(tmp_path / "backup")).ok
+
+
+@pytest.mark.parametrize("seed", range(examples(40)))
+def test_a_copy_that_presumes_is_the_copy_that_reads(tmp_path, seed):
+    """Over random trees: where every slice holds what its manifest says, both do the same; neither gives a wrong byte.
+
+    The slices of a backup are those of the tree, or what a manifest proves of one that is damaged there. A copy that
+    reads refuses such a step, and one that presumes need not know of it; it refuses what the other one refuses.
+    """
+    tree = make(random_scene(seed), tmp_path / "tree").root
+    inventory = api.scan(tree, ScanOptions(may_be_empty=True))
+
+    def copied(verify):
+        try:
+            return backing_up.copy(inventory, str(tmp_path / f"backup{verify}"), jobs=2, verify=verify)
+        except MsRecoverError as error:
+            return type(error)
+
+    reads, presumes = copied(True), copied(None)
+    if not isinstance(presumes, BackupOutcome):
+        assert presumes is reads
+        return
+    manifests = {file.path: file.manifest for file in inventory.slices if file.manifest is not None}
+    digests = {file.path: digest_of((tree / file.path).read_bytes()) for file in inventory.slices}
+    newer = [file.path for file in inventory.slices if file.step >= presumes.step and file.path in manifests]
+    if all(manifests[path].digests.file == digests[path] for path in newer):
+        assert (reads.index, reads.step, reads.bytes) == (presumes.index, presumes.step, presumes.bytes)
+        assert presumes.exit_code == 0
+    check_objects(tmp_path / "backupNone")
+    backup = api.scan(tmp_path / "backupNone")
+    assert api.verify(backup).ok
+    with open_store(tmp_path / "backupNone") as store:
+        for file in backup.slices:
+            with store.open(file.path) as opened:
+                data = opened.read_at(0, opened.size)
+            proven = manifests[file.path].digests.file if file.path in manifests else None
+            assert digest_of(data) in (digests[file.path], proven)

@@ -180,6 +180,25 @@ def test_a_damaged_object_is_noticed_and_sent_again(tree, tmp_path):
     assert api.verify(api.scan(url)).ok
 
 
+@pytest.mark.parametrize("index", ["missing", "cut", "another"])
+def test_without_its_index_every_object_is_looked_at_again(tree, tmp_path, index):
+    """As a copy leaves it that was killed: what it sent is trusted by its bytes alone."""
+    url = str(tmp_path / "backup")
+    where = tmp_path / "backup" / copy(tree, url).index
+    if index == "missing":
+        where.unlink()
+    elif index == "cut":
+        where.write_bytes(where.read_bytes()[:-20])
+    else:
+        where.write_text(json.dumps({**json.loads(where.read_text()), "files": []}))
+    largest = max((tmp_path / "backup" / "objects").rglob("*-*"), key=lambda path: path.stat().st_size)
+    largest.chmod(0o600)
+    largest.write_bytes(largest.read_bytes()[:-1] + b"?")
+    outcome = copy(tree, url)
+    assert (outcome.uploaded, outcome.read_back) == (1, outcome.objects)
+    assert api.verify(api.scan(url)).ok
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_backup_is_verified_from_its_device(tree, tmp_path, damaged):
     copy(tree, str(tmp_path / "backup"))
