@@ -98,6 +98,12 @@ HUGGING_FACE_NAMES = ("model.safetensors.index.json",)
 FULL_STEM = "model"
 """The name of a full checkpoint without its ending, as loaders of Hugging Face's models know it."""
 
+MERGED_INDEX = "param_name_map.json"
+MERGED_REST = "hyper_param.safetensors"
+"""In the folder that MindSpore's ``unified_safetensors`` writes: the file of each parameter that a layout names;
+the other ones, of rank 0.
+"""
+
 WeightKind = Literal["model", "opt"]
 """Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
 
