@@ -95,7 +95,7 @@ def _lost(plan: Plan) -> str:
     if gone:
         return f"{len(gone):,} slice{'s' * (len(gone) > 1)} of {plan.world_size:,}"
     known = " that is known" if plan.world_size_guessed else ""
-    return "the newest step" if plan.given_up else f"nothing{known}"
+    return "the newest step" if plan.given_up and plan.step is not None else f"nothing{known}"
 
 
 def _lost_lines(report: Report) -> list[str]:
