@@ -169,10 +169,37 @@ def iterations(folder: Path, limit: float) -> Measured:
     return measure([*COMMAND, "plan", str(root), "--json"], limit)
 
 
+def one_group(folder: Path) -> Path:
+    """Return a tree of 10,000 ranks that hold the same slice, which no strategy file and no manifest says."""
+    root = folder / "one group"
+    if not root.exists():
+        make_replicas(root, 1, 10_000, 4 << 10)
+        os.sync()
+    return root
+
+
+def group_by_headers(folder: Path, limit: float) -> Measured:
+    """Plan 10,000 ranks of one rank list by headers."""
+    return measure([*COMMAND, "plan", str(one_group(folder)), "--lost", "0", "--quick"], limit)
+
+
+def group_by_contents(folder: Path, limit: float) -> Measured:
+    """Plan the same by contents."""
+    return measure([*COMMAND, "plan", str(one_group(folder)), "--lost", "0"], limit)
+
+
+def group_audited(folder: Path, limit: float) -> Measured:
+    """Audit the same by headers."""
+    return measure([*COMMAND, "audit", str(one_group(folder)), "--survive", "rank", "--quick"], limit)
+
+
 GOALS = (
     ("plan: 2 groups x 1,024 replicas of 25 KiB, no manifests", contents, 3.0),
     ("seal: 6,000 slices", sealing, 5.0),
     ("plan: 100,000 leftovers in one directory", leftovers, 3.0),
+    ("plan --quick: 10,000 ranks in one rank list, no strategy files", group_by_headers, 1.5),
+    ("plan: the same by contents", group_by_contents, 2.5),
+    ("audit --quick: the same", group_audited, 2.5),
     ("plan: an iteration of MindFormers, 4,096 ranks x 580 parameters", iterations, 10.0),
 )
 STARTS = (
@@ -208,7 +235,7 @@ def show_goals(folder: Path, limit: float) -> None:
     for what, run, goal in GOALS:
         found = run(folder, limit)
         more = "more than " if found.code is None else ""
-        print(f"| {what} | {more}{found.wall:.2f} | {more}{found.cpu:.2f} | {goal:.0f} |", flush=True)
+        print(f"| {what} | {more}{found.wall:.2f} | {more}{found.cpu:.2f} | {goal:g} |", flush=True)
 
 
 def show_starts(times: int) -> None:

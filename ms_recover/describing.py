@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ms_recover.auditing import audit_planned
 from ms_recover.errors import MsRecoverError
-from ms_recover.evidence import plan_with_evidence
+from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.histories import history
 from ms_recover.model.contents import Reader
 from ms_recover.model.inventory import Inventory
@@ -48,7 +48,7 @@ def describe(
         Where ranks live.
     """
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
-
+    made = with_obstacles(planned.plan, options.follow)
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(planned, most)
     missing: list[str] = []
@@ -58,7 +58,7 @@ def describe(
         missing.append(f"The audit takes each rank for a host of its own: nothing names the hosts of {unplaced}.")
     return Report(
         inventory=inventory,
-        plan=planned.plan,
+        plan=made,
         steps=steps,
         quick=options.quick,
         steps_left_out=len(inventory.steps) - len(steps),

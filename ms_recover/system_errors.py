@@ -64,6 +64,12 @@ def from_os_error(
     return MissingInputError(text) if isinstance(error, FileNotFoundError) else StorageError(text)
 
 
+def is_failing(error: BaseException) -> bool:
+    """Whether an error is that of a device that fails to give what it holds."""
+    cause = error if error.__cause__ is None else error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EIO
+
+
 def denied_text() -> str:
     """Return the reason of a permission error; it names the user."""
     return f"permission denied for user {user_name()}"

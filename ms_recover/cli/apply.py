@@ -123,7 +123,7 @@ def command(
         if made is None:
             check_alone(ctx)
             begun = monotonic()
-            made, _ = plan_inventory(scan_tree(root, scan, as_json=as_json), plan, as_json=as_json)
+            made, _ = plan_inventory(scan_tree(root, scan, run=plan.run, as_json=as_json), plan, as_json=as_json)
             if made.actions and not dry_run:
                 from ms_recover.execution.recovery_log import note_phase
 

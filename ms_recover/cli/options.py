@@ -246,6 +246,14 @@ REQUIRE_NEWEST = _plan(
     is_flag=True,
     help="End with 4 instead of going back behind a newer step that cannot be recovered.",
 )
+FOLLOW = _plan(
+    "--follow",
+    metavar="DIR",
+    type=click.Path(readable=False),
+    multiple=True,
+    help="Where a link in ROOT leads below this directory, such as a disk of this node, write the files there. "
+    "Repeatable.",
+)
 QUICK = _plan("--quick", is_flag=True, help="Read headers and manifests only: do not compare replicas by contents.")
 RANKS = _plan(
     "--ranks",
@@ -329,7 +337,20 @@ takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 _WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
 
 takes_plan = takes(
-    "plan", _PLAN_OPTIONS, STEP, CLEAN, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
+    "plan",
+    _PLAN_OPTIONS,
+    STEP,
+    CLEAN,
+    LOST,
+    WORLD_SIZE,
+    *_WORD,
+    RUN,
+    NEWEST,
+    TOLERATE,
+    REQUIRE_NEWEST,
+    QUICK,
+    RANKS,
+    FOLLOW,
 )
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
@@ -349,7 +370,7 @@ takes_reshard = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, GROUP, RUN,
 """Add the options of a plan that concern the source of a reshard, and give the command ``plan: PlanOptions``."""
 
 takes_report = takes(
-    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK
+    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, FOLLOW
 )
 """Add the options of a plan for this machine alone, and give the command ``plan: PlanOptions``."""
 

@@ -13,7 +13,7 @@ from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
 from ms_recover.formats.reading import read_small
-from ms_recover.model.groups import GroupInfo, RankGroup
+from ms_recover.model.groups import GroupInfo, KnownLists, RankGroup
 
 MAX_RANK = 1 << 24
 """Ranks are smaller than this."""
@@ -41,13 +41,21 @@ def read_group_info(
     return decode_group_info(data, os.fspath(path), owner=owner, world_size=world_size)
 
 
+class KnownGroups(KnownLists):
+    """Files that were decoded, by their bytes, and their lists, each of which there is once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[bytes, GroupInfo] = {}
+
+
 def decode_group_info(
     data: bytes,
     where: str,
     *,
     owner: int | None = None,
     world_size: int | None = None,
-    known: dict[bytes, GroupInfo] | None = None,
+    known: KnownGroups | None = None,
 ) -> GroupInfo:
     """Decode a ``group_info.pb``, `where` in messages.
 
@@ -59,8 +67,8 @@ def decode_group_info(
     FormatError
         When it is no group file, is damaged, or names invalid ranks.
     """
-    if known is not None and data in known:
-        return known[data]
+    if known is not None and data in known.files:
+        return known.files[data]
     kind = classify(data[:HEAD], len(data))
     if kind != "group_info":
         raise FormatError(f"{where}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
@@ -68,12 +76,13 @@ def decode_group_info(
         message = parse("ParallelGroupMap", data.removesuffix(_NO_GROUPS))
         items = message.parallel_group_item
         groups = tuple(RankGroup(item.group_name, tuple(item.parallel_group_ranks.dim)) for item in items)
-        info = GroupInfo(tuple(message.ckpt_restore_rank_list.dim), groups)
+        ranks = tuple(message.ckpt_restore_rank_list.dim)
+        info = GroupInfo(ranks if known is None else known.share(ranks), groups)
         _check(info, owner, world_size)
     except FormatError as error:
         raise FormatError(f"{where}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
     if known is not None:
-        known[data] = info
+        known.files[data] = info
     return info
 
 

@@ -22,6 +22,7 @@ from ms_recover.formats.action_json import (
 from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import (
     UNSET,
+    AbsolutePath,
     Count,
     Extent,
     Fields,
@@ -45,6 +46,7 @@ from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
+from ms_recover.model.places import Obstacle, ObstacleKind
 from ms_recover.model.plan import (
     PLAN_VERSION,
     Action,
@@ -140,6 +142,15 @@ class GivenUpFields(Fields):
     reason: str
 
 
+class ObstacleFields(Fields):
+    """What keeps a file from being written where it belongs, and what to do."""
+
+    rank: Rank | None
+    path: Path
+    kind: ObstacleKind
+    reason: str
+
+
 class RankFields(Fields):
     """The state of one rank at one step, and the plan for it."""
 
@@ -193,6 +204,8 @@ class PlanFields(Fields, kw_only=True):
     strategy_files: tuple[StrategyWriteFields, ...] | UnsetType = UNSET
     cumulative_step: Count | UnsetType = UNSET
     set_aside: tuple[GivenUpFields, ...] | UnsetType = UNSET
+    follow: tuple[AbsolutePath, ...] | UnsetType = UNSET
+    obstacles: tuple[ObstacleFields, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -249,6 +262,8 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             strategy_files=plan.strategy_files or UNSET,
             cumulative_step=UNSET if plan.cumulative_step is None else plan.cumulative_step,
             set_aside=plan.set_aside or UNSET,
+            follow=plan.follow or UNSET,
+            obstacles=plan.obstacles or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -347,6 +362,8 @@ def _plan(fields: PlanFields) -> Plan:
         strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
         cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
+        follow=fields.follow or (),
+        obstacles=make(tuple[Obstacle, ...], fields.obstacles or ()),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step), **_flags(one, absent=False))
             for one in fields.rejected_steps

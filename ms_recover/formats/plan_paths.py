@@ -34,6 +34,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
 _STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
+_SHOWN = 500
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
@@ -47,9 +48,21 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
     FormatError
         When one names another rank or step, or none; it names the path.
     """
+    for what, path, problem in name_problems(plan):
+        raise FormatError(text_of_problem(where, what, path, problem))
+
+
+def name_problems(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield the use of each path of a plan that names another rank, step or kind of file, the path, and its problem."""
     for what, path, problem in _names(plan):
         if problem is not None:
-            raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
+            yield what, path, problem
+
+
+def text_of_problem(where: str, what: str, path: str, problem: str) -> str:
+    """Return a problem of `name_problems` in words that begin with `where`."""
+    shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+    return f"{where} is to {what}, and {shown!r} {problem}: rename that file, then plan again"
 
 
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
@@ -59,6 +72,7 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     if step is not None and step.is_iteration:
         yield from _names_of_iteration(plan, step)
         return
+    read: set[tuple[str, int]] = set()
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
@@ -66,8 +80,10 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
         yield use, target, name_problem(target, action.rank, step)
         for replica in action.replicas:
-            use = f"read a slice of rank {replica.rank}"
-            yield use, replica.path, name_problem(replica.path, replica.rank, step)
+            if (replica.path, replica.rank) not in read:  # a group has the same ones for each of its ranks
+                read.add((replica.path, replica.rank))
+                use = f"read a slice of rank {replica.rank}"
+                yield use, replica.path, name_problem(replica.path, replica.rank, step)
     for document in plan.documents:
         yield "write a document", document.target, "belongs to a tree of iterations"
     for write in plan.group_files:

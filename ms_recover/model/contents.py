@@ -21,6 +21,8 @@ class Contents:
     states: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Path of a slice whose state file is missing or not the one that its manifest names, to what is wrong with it."""
 
+    failing: frozenset[str] = frozenset()
+    """Paths of the slices among `problems` that the device failed to give: their bytes need not be wrong."""
     nan: frozenset[str] = frozenset()
     """Paths of slices in which every floating-point value is NaN."""
 
@@ -34,6 +36,7 @@ class Contents:
             {**self.digests, **more.digests},
             {**self.problems, **more.problems},
             {**self.states, **more.states},
+            self.failing | more.failing,
             self.nan - more.digests.keys() | more.nan,
         )
 

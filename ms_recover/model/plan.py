@@ -11,6 +11,7 @@ from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
+from ms_recover.model.places import Obstacle
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Answer, Evidence, RankState, Verdict
 
@@ -236,6 +237,10 @@ class Plan:
     """Slices that would keep a training from resuming from the planned step, by rank and path; once every rank has its
     slice.
     """
+    follow: tuple[str, ...] = ()
+    """Real directories out of the root, absolute, that links may lead to and below which files are written."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What keeps files from being written where they belong, as the plan saw it: applying it would fail there."""
 
     @property
     def changes_anything(self) -> bool:
@@ -247,6 +252,8 @@ class Plan:
     def answer(self) -> Answer:
         """The answer in a word; that of a step which ``--require-newest`` refuses is the caller's to know."""
         if self.step is not None:
+            if self.obstacles:
+                return "BLOCKED"
             if self.actions:
                 return "RECOVERABLE"
             return "UNCERTAIN" if self.world_size_guessed else "COMPLETE"

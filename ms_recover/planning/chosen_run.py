@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.groups import each_once
 from ms_recover.model.inventory import GroupFile, Inventory
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
@@ -50,7 +51,7 @@ def lists_of_others(inventory: Inventory, lists: Iterable[GroupFile], lineage: L
             mixed.add(file.rank)
         elif one is not None and not one.recovered and len(one.group) > 1:
             for rank in one.group:
-                named[rank].add(tuple(sorted(set(one.group))))
+                named[rank].add(each_once(one.group))
     found = {}
     for listing in lists:
         ranks = listing.info.sorted_ranks if listing.info is not None else None

@@ -64,8 +64,11 @@ class Experiments:
 
     def of(self, file: Named) -> str:
         """Return the experiment of a slice."""
-        stated = stated_base(file.manifest)
-        return stated if stated is not None else self.of_name(file.prefix)
+        manifest, prefix = file.manifest, file.prefix  # asked for some twenty times for each slice: no calls here
+        if manifest is not None and manifest.training is not None and manifest.training.base_prefix is not None:
+            return manifest.training.base_prefix
+        found = self.bases.get(prefix)
+        return base_of(prefix) if found is None else found
 
     def of_name(self, prefix: str) -> str:
         """Return the experiment that a prefix stands for, where no manifest states it."""

@@ -43,6 +43,8 @@ class SliceFacts:
         The mismatch of its manifest with its place, name and header, or of its header with what it must list.
     content_problem : str or None
         The mismatch of its contents with its manifest, or the reason why they could not be read.
+    failing : bool
+        The device failed to give it: its bytes need not be wrong.
     expected : ParameterList or None
         What it must list by metadata that most of the files agree with; None when nothing states it.
     is_nan : bool
@@ -60,6 +62,7 @@ class SliceFacts:
     was_read: bool
     manifest_problem: str | None
     content_problem: str | None
+    failing: bool = False
     expected: ParameterList | None = None
     state_problem: str | None = None
     is_nan: bool = False
@@ -148,6 +151,7 @@ def find_slice_facts(
             )
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),
+            failing=file.failing or path in contents.failing,
             expected=expected,
             state_problem=contents.states.get(path),
             is_nan=path in contents.nan,

@@ -64,7 +64,7 @@ def plan_text(
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if plan.changes_anything and next_command and not refused:
+    if plan.changes_anything and next_command and not refused and not plan.obstacles:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -152,6 +152,8 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
                     "The surviving parameters of these slices can be written beside them with: apply --partial"
                 )
             return lines
+        case "BLOCKED":
+            return [f"{_blocked(plan)}{back}", *_obstacle_lines(plan)]
         case _:
             return [_work_line(plan) + back]
 
@@ -170,6 +172,30 @@ def _work_line(plan: Plan) -> str:
         return f"UNCERTAIN at step {plan.step}: COMPLETE{known}{f', {small}' if small else ''}{_guess(plan)}"
     known = f"for {many(plan.world_size, 'rank')} ({_by(plan)})"
     return f"COMPLETE at step {plan.step} {known}: every rank has its slice, {small or 'nothing to do'}"
+
+
+def _blocked(plan: Plan) -> str:
+    """Return the verdict on a plan whose files cannot all be written."""
+    paths = {action.target for action in plan.actions}
+    slices = sum(one.path in paths for one in plan.obstacles)
+    others = len(plan.obstacles) - slices
+    held = f"{slices} of {len(paths)} slices" if slices else f"{others} file{'s' * (others > 1)} beside the slices"
+    return (
+        f"BLOCKED at step {plan.step}: every rank has its slice or a source{_guess(plan)}, and {held} cannot be "
+        "written where they belong, for the reasons below"
+    )
+
+
+def _obstacle_lines(plan: Plan) -> list[str]:
+    """Return the causes, each once with the ranks that it concerns."""
+    ranks: dict[str, list[int]] = {}
+    for one in plan.obstacles:
+        held = ranks.setdefault(one.reason, [])
+        if one.rank is not None and one.rank not in held:
+            held.append(one.rank)
+    lines = [f"  {name_ranks(held)}: {reason}" if held else f"  {reason}" for reason, held in ranks.items()]
+    more = [f"  and {len(lines) - _MOST_ROWS} more"] * (len(lines) > _MOST_ROWS)
+    return [*lines[:_MOST_ROWS], *more]
 
 
 def _small_files(plan: Plan) -> str:

@@ -74,7 +74,7 @@ def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: fl
         text = f"{outcome.compared:,} regions, {size_text(outcome.compared_bytes)}"
         lines += ["", f"Cut back in memory and compared with the source: {text}"]
     lines += [f"error: {error}" for error in outcome.errors]
-    if seconds is not None and outcome.results:
+    if seconds is not None and outcome.results and not outcome.dry_run:
         lines += ["", work_line("Written", sum(one.bytes for one in outcome.results), seconds)]
     return page(lines)
 
@@ -101,11 +101,23 @@ def _headline(outcome: ReshardOutcome) -> str:
             f"FAILED: {failed} of {len(outcome.results)} files could not be written; remove the causes named below and "
             "run the command again"
         )
+    if outcome.dry_run:
+        planned = [one.bytes for one in outcome.results if one.status == "planned"]
+        there = len(outcome.results) - len(planned)
+        more = f", {there} are there" if there else ""
+        documents = f" and {len(outcome.documents)} documents" if outcome.documents else ""
+        files = "1 file" if len(planned) == 1 else f"{len(planned)} files"
+        how = f"{files}{documents} would be written, {size_text(sum(planned))}{more}"
+        return f"DRY RUN: step {outcome.step} can be cut anew{_in_part(outcome)}: {how}; nothing was written"
     counts = Counter(one.status for one in outcome.results)
     how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if outcome.partial:
         return f"PARTIAL: what is left of step {outcome.step} is written ({how}); files marked .partial are not whole"
     return f"DONE: step {outcome.step} is cut anew ({how})"
+
+
+def _in_part(outcome: ReshardOutcome) -> str:
+    return " in part" if outcome.partial else ""
 
 
 def _warnings(left_out: tuple[str, ...], others: tuple[str, ...]) -> list[str]:

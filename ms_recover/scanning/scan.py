@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.file_names import RANK_DIRECTORIES, RESHARDED_FOLDER, VAGUE_RANK_DIRECTORIES
-from ms_recover.formats.group_info import decode_group_info
-from ms_recover.model.groups import GroupInfo
+from ms_recover.formats.group_info import KnownGroups, decode_group_info
 from ms_recover.model.inventory import (
     GroupFile,
     Inventory,
@@ -92,6 +91,7 @@ def scan_store(
     _note_other_worlds(tree, notes)
     stored = None if pattern else _find_iterations(tree, notes)
     ranks = found.ranks | {name.rank for name in stored.slices} if stored else found.ranks
+    _note_left_out(store, notes)
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
         if stored:
@@ -102,7 +102,8 @@ def scan_store(
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
-    reader = SliceReader(tree, headers=options.headers, crc=options.crc, stop=stop, progress=progress)
+    known = KnownGroups()
+    reader = SliceReader(tree, headers=options.headers, crc=options.crc, stop=stop, progress=progress, lists=known)
     for other in others:
         notes.add(other.pattern, other.reason)
     metas = read_meta_files(tree, found.meta_files, notes)
@@ -117,18 +118,18 @@ def scan_store(
     slices = without_doubles(tree, slices, notes, stop, named=named)
     slices = with_counters(tree, slices) if options.headers else slices
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
-    groups = _own_groups(tree, found)
+    groups = _own_groups(tree, found, known)
     for owner, path in find_named_files(tree, options.group_info, "--group-info"):
         data = tree.small(path, "a group_info.pb")
         groups.append(GroupFile(owner, path, None, decode_group_info(data, tree.name(path), owner=owner)))
-    known = StrategyReader(tree)
-    strategies = known.beside_slices(found.strategy_files, notes)
-    strategies += known.named(find_named_files(tree, options.strategy, "--strategy"))
+    strategy_reader = StrategyReader(tree)
+    strategies = strategy_reader.beside_slices(found.strategy_files, notes)
+    strategies += strategy_reader.named(find_named_files(tree, options.strategy, "--strategy"))
     places = places_beside(tree, found.slices)
     if not options.strategy:
         in_folder, of_stages = find_strategy_folder(places, notes)
-        strategies += known.beside_slices(in_folder, notes)
-        strategies += known.in_folder(of_stages, notes)
+        strategies += strategy_reader.beside_slices(in_folder, notes)
+        strategies += strategy_reader.in_folder(of_stages, notes)
     unhealthy = read_health(places, notes)
     _log.info("%s: %d slices of %d ranks", top, len(slices), len(ranks))
     for file in slices:
@@ -164,6 +165,14 @@ def _note_other_worlds(tree: Tree, notes: Notes) -> None:
             if not entry.name.startswith("."):
                 command = shlex.join(["recover-ckpt", "plan", f"{tree.root}/{path}"])
                 notes.add(path, f"slices that a training on other ranks was resumed from, a tree of its own: {command}")
+
+
+def _note_left_out(store: Store, notes: Notes) -> None:
+    """Name the steps of a backup that lie under the paths of another run's."""
+    from ms_recover.stores.backup_store import BackupStore
+
+    for path, reason in store.notes() if isinstance(store, BackupStore) else ():
+        notes.add(path, reason)
 
 
 def _set_aside(tree: Tree, found: Found) -> tuple[SetAside, ...]:
@@ -219,8 +228,7 @@ def _nothing_found(tree: Tree, pattern: str | None, found: Found, empty: list[st
     return MissingInputError(f"{top} holds no slices: {looked}; below it: {surveyed.text}; {advice}")
 
 
-def _own_groups(tree: Tree, found: Found) -> list[GroupFile]:
-    known: dict[bytes, GroupInfo] = {}
+def _own_groups(tree: Tree, found: Found, known: KnownGroups) -> list[GroupFile]:
 
     def read(file: RankFile) -> GroupFile:
         try:

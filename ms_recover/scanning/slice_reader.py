@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ms_recover.errors import FormatError, MissingInputError, MsRecoverError, PermissionDeniedError, VerificationError
@@ -12,6 +12,7 @@ from ms_recover.formats.header import counted, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
 from ms_recover.formats.manifest_cache import KnownManifests
+from ms_recover.model.groups import KnownLists
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
@@ -19,6 +20,7 @@ from ms_recover.scanning.naming import SliceName
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import FileInfo
+from ms_recover.system_errors import is_failing
 
 _NO_FILE = "named like a slice, but not a file"
 _NOWHERE = "a link to a file that is not there"
@@ -35,14 +37,24 @@ class FoundManifest:
 
 
 def manifest_beside(
-    tree: Tree, path: str, like: tuple[Parameter, ...] = (), known: KnownManifests | None = None
+    tree: Tree,
+    path: str,
+    like: tuple[Parameter, ...] = (),
+    known: KnownManifests | None = None,
+    lists: KnownLists | None = None,
 ) -> FoundManifest:
-    """Return the manifest of a slice; parameters equal to those of `like` are shared with it, or those of `known`."""
+    """Return the manifest of a slice.
+
+    Parameters equal to those of `like` are shared with it, or those of `known`; a group of many ranks with `lists`.
+    """
     beside = path + MANIFEST_SUFFIX
     try:
         data = tree.small(beside, "a manifest", MAX_SIZE)
         decode = decode_manifest if known is None else known.decode
-        return FoundManifest(decode(data, tree.name(beside), like))
+        manifest = decode(data, tree.name(beside), like)
+        if lists is not None and (group := lists.share(manifest.group)) is not manifest.group:
+            manifest = replace(manifest, group=group)
+        return FoundManifest(manifest)
     except MissingInputError:
         return FoundManifest()
     except PermissionDeniedError:
@@ -63,6 +75,7 @@ class SliceReader:
         stop: Callable[[], bool] | None,
         progress: Callable[[int], None] | None,
         headers: bool = True,
+        lists: KnownLists | None = None,
     ) -> None:
         self._tree = tree
         self._open = headers
@@ -72,6 +85,7 @@ class SliceReader:
         self._progress = progress
         self._headers = KnownHeaders()
         self._manifests = KnownManifests()
+        self._lists = KnownLists() if lists is None else lists
         self._last: tuple[Parameter, ...] = ()
 
     def read_all(self, names: Sequence[SliceName], notes: Notes) -> list[SliceFile | OrphanManifest]:
@@ -118,8 +132,12 @@ class SliceReader:
             return _slice_file(name, info, problem="the file changed while it was read; is somebody writing it?"), None
         except MsRecoverError as error:
             tree.check_reached(error)
-            return _slice_file(name, info, problem=tree.brief(error, path)), None
-        found = manifest_beside(tree, path, header.parameters)
+            problem = tree.brief(error, path)
+            if not is_failing(error):
+                return _slice_file(name, info, problem=problem), None
+            found = manifest_beside(tree, path)  # it states what the slice holds, whatever the device gives
+            return _slice_file(name, info, problem=problem, failing=True, manifest=found.manifest), None
+        found = manifest_beside(tree, path, header.parameters, lists=self._lists)
         wrong = f"its manifest: {found.problem}" if found.denied else found.problem
         return _slice_file(
             name,
@@ -136,7 +154,7 @@ class SliceReader:
 
     def _by_manifest(self, name: SliceName, info: FileInfo) -> SliceFile:
         """Return a slice as its manifest says, without opening it."""
-        found = manifest_beside(self._tree, name.path, self._last, self._manifests)
+        found = manifest_beside(self._tree, name.path, self._last, self._manifests, self._lists)
         wrong = f"its manifest: {found.problem}" if found.denied else found.problem
         if found.manifest is None:
             return _slice_file(name, info, manifest_problem=wrong)
@@ -154,7 +172,7 @@ class SliceReader:
         tree, beside = self._tree, name.path + MANIFEST_SUFFIX
         if tree.is_gone(beside):
             return None
-        manifest = manifest_beside(tree, name.path, self._last).manifest
+        manifest = manifest_beside(tree, name.path, self._last, lists=self._lists).manifest
         if manifest is None or not manifest.parameters:
             return None
         says = (manifest.rank, manifest.step, manifest.file, manifest.size)
@@ -166,7 +184,7 @@ class SliceReader:
         return _slice_file(name, info, parameters=self._last, manifest=manifest)
 
     def _orphan(self, name: SliceName) -> OrphanManifest | None:
-        found = manifest_beside(self._tree, name.path)
+        found = manifest_beside(self._tree, name.path, lists=self._lists)
         if found.manifest is None and found.problem is None:
             return None
         return OrphanManifest(

@@ -8,8 +8,10 @@ import hmac
 import json
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -25,13 +27,12 @@ from ms_recover.errors import (
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.serving.conditions import answer_to, http_time
-from ms_recover.serving.connections import Connection, abort
+from ms_recover.serving.connections import SERVER, Connection, abort
 from ms_recover.serving.metrics import Metrics
 from ms_recover.serving.pages import listing_html, listing_json, wants_json
-from ms_recover.serving.requests import read_wanted
+from ms_recover.serving.requests import is_own_name, read_wanted
 from ms_recover.serving.sending import send_bytes, send_file
 from ms_recover.serving.tree import ServedTree
-from ms_recover.stores.http_digests import Wanted
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.paths import check_path
 from ms_recover.system_errors import DENIED
@@ -43,6 +44,8 @@ BODY_S = 30.0
 MOST_BODY = 16 << 20
 """Bytes of the body of a request."""
 _SCAN_BEAT_S = 2.0
+_MOST_DIGESTING = 8
+"""Requests for digests that are worked on at a time; more wait."""
 
 
 class App:
@@ -56,11 +59,23 @@ class App:
         Threads that digest.
     stop : threading.Event
         Set when the server ends.
+    names : collection of str, optional
+        Of this host, beside those of loopback: without a token only requests to them are answered, so that no page of
+        another site that a browser on this host shows can read the tree by a name of its own (DNS rebinding).
     """
 
-    def __init__(self, tree: ServedTree, token: bytes, jobs: int, metrics: Metrics, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        tree: ServedTree,
+        token: bytes,
+        jobs: int,
+        metrics: Metrics,
+        stop: threading.Event,
+        names: Collection[str] | None = None,
+    ) -> None:
         self._tree, self._token, self._jobs, self._metrics, self._stop = tree, token, jobs, metrics, stop
-        self._working = asyncio.Semaphore(2)
+        self._names = names
+        self._digesting = ThreadPoolExecutor(_MOST_DIGESTING, thread_name_prefix="digests")
         self.active = 0
         self.last_seen = 0.0
 
@@ -106,8 +121,13 @@ class App:
 
     async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
         raw, _, query = request.raw_path.partition("?")
+        host = request.headers.get("Host")
+        if (absolute := _ABSOLUTE.match(raw)) is not None:  # RFC 9112, section 3.2.2: its host counts
+            host, raw = absolute[1], absolute[2] or "/"
         if not raw.startswith("/"):
             raise UsageError("a path begins with a slash")
+        if not self._token and self._names is not None and not is_own_name(host, self._names):
+            return await self._text(request, 421, f"{_OTHER_HOST}; or give it a token")
         path = unquote(raw[1:], errors="surrogateescape")
         if path == "healthz":
             return await self._text(request, 200, "ok") if request.method in _READING else await self._not(request)
@@ -115,7 +135,7 @@ class App:
             headers = {"WWW-Authenticate": 'Bearer realm="ms_recover"'}
             return await self._text(request, 401, "a token is needed: give --token-file", headers)
         if path == "metrics":
-            self._metrics.scans = self._tree.scans
+            self._metrics.scans, self._metrics.digested_bytes = self._tree.scans, self._tree.digested_bytes
             kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
             return await self._text(request, 200, self._metrics.text().rstrip("\n"), kind)
         assert isinstance(request.protocol, Connection)
@@ -230,7 +250,8 @@ class App:
                 raise StoppedError
             read += count
 
-        reading = asyncio.ensure_future(self._read(wanted, progress))
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(self._digesting, self._tree.digests, wanted, progress, self._jobs)
         reported = 0
         try:
             while not (await asyncio.wait([reading], timeout=_BEAT_S))[0]:
@@ -249,22 +270,19 @@ class App:
         finally:
             gone.set()
             reading.cancel()
-        self._metrics.digested_bytes += read
         self._metrics.digested_files += len(found.digests)
         return response
-
-    async def _read(self, wanted: list[Wanted], progress: Callable[[int], None]) -> Contents:
-        async with self._working:
-            return await asyncio.to_thread(self._tree.digests, wanted, progress, self._jobs)
 
 
 _METHODS = ("GET", "HEAD", "POST")
 _READING = ("GET", "HEAD")
+_ABSOLUTE = re.compile(r"https?://([^/?#]*)(/.*)?\Z", re.IGNORECASE | re.DOTALL)
+_OTHER_HOST = "this server answers only requests to this host by its own name or localhost: ask for that"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def _response(status: int, headers: dict[str, str]) -> web.StreamResponse:
-    common = {"X-Ms-Recover": "1", "Server": "ms_recover", "Cache-Control": "no-cache"}
+    common = {"X-Ms-Recover": "1", "Server": SERVER, "Cache-Control": "no-cache"}
     return web.StreamResponse(status=status, headers={**common, "X-Content-Type-Options": "nosniff", **headers})
 
 

@@ -19,6 +19,9 @@ from ms_recover.serving.metrics import Metrics
 _log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.aiohttp")
 
+SERVER = "ms_recover"
+"""How a server names itself in every answer."""
+
 MOST_CONNECTIONS = 512
 HEAD_S = 10.0
 """Seconds for the TLS handshake, and for the head of a request from its first byte on, or from the connection's."""
@@ -33,10 +36,13 @@ _DESCRIPTORS = 4096
 _PAUSE_S = 0.2
 _GOODBYE_S = 0.2
 _BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nX-Ms-Recover: 1\r\nContent-Length: 0\r\n"
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: ms_recover\r\nRetry-After: 1\r\nX-Ms-Recover: 1\r\n"
+    b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+)
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nServer: ms_recover\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -71,6 +77,12 @@ class Connection(web.RequestHandler):
         if self._head > MOST_HEAD and self.transport is not None:
             self.transport.write(_TOO_LARGE)
             self.force_close()
+
+    def handle_error(self, *about: Any, **named: Any) -> web.StreamResponse:
+        """Answer what is no request, without the names and versions of the programs that read it."""
+        response = super().handle_error(*about, **named)
+        response.headers["Server"] = SERVER
+        return response
 
     def begin(self) -> None:
         """Note that a request is there."""

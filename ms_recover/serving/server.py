@@ -80,7 +80,8 @@ def serve(
     context = _context(access)
     listener = _listen(address, port, access)
     try:
-        server = _Server(ServedTree(root, options), listener, access.token, context, jobs)
+        names = _own_names(address) if is_loopback(listener.getsockname()[0]) else None
+        server = _Server(ServedTree(root, options), listener, access.token, context, jobs, names)
         return asyncio.run(_until_stopped(server, idle, started))
     finally:
         listener.close()
@@ -92,8 +93,7 @@ def _context(access: Access) -> ssl.SSLContext | None:
         if access.authority is not None:
             raise UsageError("--authority says whose clients may come: give --certificate and --key, too")
         return None
-    if access.authority is not None:
-        try_handshake(access.certificate, access.key, access.authority)
+    try_handshake(access.certificate, access.key, access.authority)
     return server_context(access.certificate, access.key, access.authority)
 
 
@@ -125,6 +125,12 @@ def _listen(address: str, port: int, access: Access) -> socket.socket:
         ) from error
 
 
+def _own_names(address: str) -> frozenset[str]:
+    """Return the names of this host: as it is called itself, with its domain and without, and as it was given."""
+    name = socket.gethostname().rstrip(".").lower()
+    return frozenset((name, name.partition(".")[0], address.lower()))
+
+
 async def _until_stopped(
     server: _Server, idle: float | None, started: Callable[[Listening], None]
 ) -> Literal["idle", "signal"]:
@@ -150,16 +156,22 @@ class _Server:
     """Answers the clients of one tree."""
 
     def __init__(
-        self, tree: ServedTree, listener: socket.socket, token: bytes, context: ssl.SSLContext | None, jobs: int
+        self,
+        tree: ServedTree,
+        listener: socket.socket,
+        token: bytes,
+        context: ssl.SSLContext | None,
+        jobs: int,
+        names: frozenset[str] | None,
     ) -> None:
-        self._tree, self._listener, self._token = tree, listener, token
+        self._tree, self._listener, self._token, self._names = tree, listener, token, names
         self._context, self._jobs = context, jobs
         self.stop = threading.Event()
 
     async def run(self, idle: float | None, started: Callable[[Listening], None]) -> None:
         """Answer clients until cancelled, or until there was none for `idle` seconds."""
         clock, metrics = asyncio.get_running_loop().time, Metrics()
-        app = App(self._tree, self._token, self._jobs, metrics, self.stop)
+        app = App(self._tree, self._token, self._jobs, metrics, self.stop, self._names)
         try:
             async with Connections(self._listener, app.handle, self._context, metrics) as connections:
                 address, port = self._listener.getsockname()[:2]

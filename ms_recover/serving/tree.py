@@ -26,6 +26,7 @@ from ms_recover.scanning.scan import scan
 from ms_recover.scanning.sent_documents import MOST_BYTES
 from ms_recover.scanning.sent_inventory import encode_inventory
 from ms_recover.serving.pages import Row
+from ms_recover.serving.shared_reads import SeenFile, SharedReads
 from ms_recover.stores.digest import digest_bytes
 from ms_recover.stores.http_digests import Wanted
 
@@ -48,6 +49,7 @@ class ServedTree:
         self._known: frozenset[str] = frozenset()
         self._folders: frozenset[str] = frozenset()
         self._digests: dict[str, tuple[FileState, str]] = {}
+        self._reads = SharedReads()
         self._scanned_ns = 0
         self._rest_until = 0.0
         self.scans = 0
@@ -173,14 +175,18 @@ class ServedTree:
             os.close(descriptor)
 
     def etag(self, path: str, status: os.stat_result) -> str:
-        """Return the tag of a file: its digest, where that is worked out or a manifest names it, or else its state."""
+        """Return the tag of a file: its state, with its digest where that is worked out or a manifest names it.
+
+        A damaged slice and what it is repaired with have one digest by their manifest, and differ in their state.
+        """
         state = FileState(status.st_size, status.st_mtime_ns)
         digest = self.worked_out(path, state)
         file = self._slices.get(path)
         if digest is None and file is not None and (file.size, file.mtime_ns) == (state.bytes, state.mtime_ns):
             sound = file.manifest is not None and file.problem is None and file.manifest_problem is None
             digest = file.manifest.digests.file if sound and file.manifest is not None else None
-        return f'"{digest or f"{state.mtime_ns:x}-{state.bytes:x}"}"'
+        tag = f"{state.mtime_ns:x}-{state.bytes:x}-{status.st_ctime_ns:x}"
+        return f'"{tag}"' if digest is None else f'"{tag}-{digest}"'
 
     def worked_out(self, path: str, state: FileState) -> str | None:
         """Return the digest of a file that was read in this state; None where it was not."""
@@ -188,37 +194,64 @@ class ServedTree:
         return known[1] if known is not None and known[0] == state else None
 
     def digests(self, wanted: Sequence[Wanted], progress: Callable[[int], None], jobs: int) -> Contents:
-        """Digest files; one that changed, or is not served, is reported as a problem."""
-        slices: list[SliceFile] = []
-        digests: dict[str, Digests] = {}
+        """Digest files, each once for all clients; one that changed, or is not served, is reported as a problem."""
+        files: list[SeenFile] = []
         problems: dict[str, str] = {}
         for one in wanted:
             try:
-                descriptor, status = self.open(one.path)
+                files.append(self._see(one))
             except (MsRecoverError, OSError) as error:
                 problems[one.path] = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+        def read(files: Sequence[SeenFile], progress: Callable[[int], None]) -> Contents:
+            return self._read(files, progress, jobs)
+
+        found = self._reads.contents(files, read, progress).merged(Contents(problems=problems))
+        for file in files:
+            if file.path in found.digests:
+                self._digests[file.path] = file.state, found.digests[file.path].file
+        return found
+
+    @property
+    def digested_bytes(self) -> int:
+        """Bytes that were read for digests."""
+        return self._reads.bytes
+
+    def _see(self, wanted: Wanted) -> SeenFile:
+        """Return the state of a file that has to be as it is wanted; errors as for `open`, and VerificationError."""
+        descriptor, status = self.open(wanted.path)
+        os.close(descriptor)
+        _check_unchanged(status, FileState(wanted.bytes, wanted.mtime_ns), wanted.path)
+        beside = None
+        with suppress(OSError):
+            beside = os.stat(os.path.join(self.root, wanted.path + STATE_SUFFIX))
+        return SeenFile.of(wanted.path, status, beside)
+
+    def _read(self, files: Sequence[SeenFile], progress: Callable[[int], None], jobs: int) -> Contents:
+        slices: list[SliceFile] = []
+        digests: dict[str, Digests] = {}
+        problems: dict[str, str] = {}
+        for one in files:
+            if (file := self._slices.get(one.path)) is not None:
+                slices.append(replace(file, size=one.state.bytes, mtime_ns=one.state.mtime_ns))
                 continue
             try:
-                state = FileState(one.bytes, one.mtime_ns)
-                _check_unchanged(status, state, one.path)
-                file = self._slices.get(one.path)
-                if file is not None:
-                    slices.append(replace(file, size=one.bytes, mtime_ns=one.mtime_ns))
-                    continue
-                digest = digest_bytes(descriptor, lambda: False)
-                _check_unchanged(os.fstat(descriptor), state, one.path)
-                digests[one.path] = Digests(digest)
-                progress(one.bytes)
+                digests[one.path] = Digests(self._digest_other(one))
+                progress(one.state.bytes)
             except (MsRecoverError, OSError) as error:
                 problems[one.path] = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-            finally:
-                os.close(descriptor)
-        read = read_contents(self.root, slices, jobs=jobs, progress=progress)
-        found = read.merged(Contents(digests, problems))
-        for one in wanted:
-            if one.path in found.digests:
-                self._digests[one.path] = FileState(one.bytes, one.mtime_ns), found.digests[one.path].file
-        return found
+        return read_contents(self.root, slices, jobs=jobs, progress=progress).merged(Contents(digests, problems))
+
+    def _digest_other(self, file: SeenFile) -> str:
+        """Digest a file that is no slice; errors as for `_see`."""
+        descriptor, status = self.open(file.path)
+        try:
+            _check_unchanged(status, file.state, file.path)
+            digest = digest_bytes(descriptor, lambda: False)
+            _check_unchanged(os.fstat(descriptor), file.state, file.path)
+            return digest
+        finally:
+            os.close(descriptor)
 
     def _look_again(self, folder: str) -> None:
         """Scan again where a folder has changed since the last scan, and not all the time."""

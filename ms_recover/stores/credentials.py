@@ -108,8 +108,10 @@ def check_files(certificate: str | None, key: str | None, authority: str | None)
         raise UsageError(f"{key!r} contains no private key in PEM that can be used ({reason(error)})") from error
 
 
-def try_handshake(certificate: str, key: str, authority: str) -> None:
+def try_handshake(certificate: str, key: str, authority: str | None) -> None:
     """Run both sides of a TLS handshake in memory: a certificate that is refused here is refused everywhere.
+
+    Without an authority, whose clients are any, it is only checked that the certificate is valid today, for servers.
 
     Raises
     ------
@@ -117,8 +119,9 @@ def try_handshake(certificate: str, key: str, authority: str) -> None:
         When it is refused.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = _trusting(certificate) if authority is None else client_context(certificate, key, authority)
     ends = (
-        client_context(certificate, key, authority).wrap_bio(to_client, to_server),
+        client.wrap_bio(to_client, to_server),
         server_context(certificate, key, authority).wrap_bio(to_server, to_client, server_side=True),
     )
     try:
@@ -129,10 +132,22 @@ def try_handshake(certificate: str, key: str, authority: str) -> None:
                 except ssl.SSLWantReadError:
                     continue
     except ssl.SSLError as error:
+        who = "clients" if authority is None else "other nodes"
+        needs = "for servers"
+        if authority is not None:
+            needs = f"for servers and for clients, and signed by the authority {authority!r}"
         raise UsageError(
-            f"other nodes would not accept the certificate {certificate!r} ({reason(error)}): it must be valid "
-            f"today, for servers and for clients, and signed by the authority {authority!r}"
+            f"{who} would not accept the certificate {certificate!r} ({reason(error)}): it must be valid today, {needs}"
         ) from error
+
+
+def _trusting(certificate: str) -> ssl.SSLContext:
+    """Return the TLS of a client that trusts one certificate, whoever signed it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(certificate)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def reason(error: ssl.SSLError) -> str:

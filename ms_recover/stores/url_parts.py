@@ -7,6 +7,9 @@ from urllib.parse import unquote, urlsplit
 
 from ms_recover.errors import UsageError
 
+WITH_USER = ("sftp", "ssh", "abfs", "abfss")
+"""Schemes whose user (or container) is part of the place; that of others may be a token, and is a secret."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlParts:
@@ -17,7 +20,7 @@ class UrlParts:
     path : str
         From its first ``/`` on, without one at its end.
     shown : str
-        Without password, and without a ``/`` at its end.
+        Without password, without a user that is no part of the place, and without a ``/`` at its end.
     given : str
         As it was given, without a ``/`` at its end.
     """
@@ -42,6 +45,7 @@ class UrlParts:
         except ValueError:
             raise UsageError(f"the URL that begins with {scheme}:// is malformed: check host and port") from None
         userinfo, at, place = netloc.rpartition("@")
+        user = f"{userinfo.partition(':')[0]}{at}" if parts.scheme in WITH_USER else ""
         path = (slash + path).rstrip("/")
         return cls(
             scheme=parts.scheme,
@@ -50,6 +54,6 @@ class UrlParts:
             host=parts.hostname or "",
             port=port,
             path=path,
-            shown=f"{parts.scheme}://{userinfo.partition(':')[0]}{at}{place}{path}",
+            shown=f"{parts.scheme}://{user}{place}{path}",
             given=f"{scheme}://{netloc}{path}",
         )

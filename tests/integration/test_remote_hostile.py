@@ -467,7 +467,7 @@ def test_clients_that_are_too_slow_are_cut_off(tmp_path, monkeypatch):
             return time.monotonic() - began
 
     with served_here(tree, monkeypatch, HEAD_S=1.0, IDLE_S=2.0, SEND_S=1.0, _LOOK_S=0.1) as port:
-        slow = f"GET /ckpt_dir0/{NAME} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        slow = f"GET /ckpt_dir0/{NAME} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         cases = [(b"",), (b"GET / HT",), (b"GET / HTTP/1.1\r\n", b"X: y\r\n"), (slow,)]
         found = []
         threads = [threading.Thread(target=lambda case=case: found.append(cut_off(port, *case))) for case in cases]

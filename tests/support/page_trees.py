@@ -204,6 +204,13 @@ def two_holes(root: Path, stack: ExitStack) -> None:
         (root / f"ckpt_dir{rank}" / "test-2_100.ckpt").unlink()
 
 
+def in_the_way(root: Path, stack: ExitStack) -> None:
+    """As `two_holes`; a file lies where the directory of rank 3 belongs."""
+    two_holes(root, stack)
+    shutil.rmtree(root / "ckpt_dir3")
+    (root / "ckpt_dir3").write_text("a note")
+
+
 def parted_replicas(root: Path, stack: ExitStack) -> None:
     """Twenty steps of six ranks, of which r, r + 2 and r + 4 hold the same; from step 7 on rank 3 differs."""
     make_tree(root, data_parallel=3, steps=[Step(1, number) for number in range(1, 21)])

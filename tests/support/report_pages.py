@@ -38,6 +38,7 @@ class Scene:
 SCENES: dict[Answer, Scene] = {
     "COMPLETE": Scene("whole"),
     "RECOVERABLE": Scene("two_holes"),
+    "BLOCKED": Scene("in_the_way"),
     "UNCERTAIN": Scene("world_size_unknown"),
     "UNDECIDED": Scene("replicas_differ"),
     "UNHEALTHY": Scene("unhealthy"),

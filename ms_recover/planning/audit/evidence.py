@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ms_recover.model.groups import each_once
 from ms_recover.model.inventory import Inventory, RankPath
 from ms_recover.planning.facts import Facts
 
@@ -63,7 +64,7 @@ def find_evidence(facts: Facts) -> Evidence:
             lists[ranks].add(listing.rank)
     for file in inventory.slices:
         if file.manifest is not None:
-            lists[tuple(sorted(set(file.manifest.group)))].add(file.rank)
+            lists[each_once(file.manifest.group)].add(file.rank)
     devices = facts.stages.devices
     for one in inventory.strategy_files:
         if not devices or one.devices_per_stage != devices:

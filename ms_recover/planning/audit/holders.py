@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
+from ms_recover.model.groups import rank_list
 from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -114,7 +115,7 @@ class _Finding:
                 for one in held
                 if (local := one.rank_local)
             )
-            self._copies[group[0]] = () if own else tuple(one.rank for one in held)
+            self._copies[group[0]] = () if own else rank_list(one.rank for one in held)
         return self._copies[group[0]]
 
     def _why_not_composed(self, stage: int) -> bool:

@@ -152,10 +152,9 @@ class Moves:
 
     def _next(self, rank: int, holders: Sequence[int]) -> int | None:
         """Return the next holder after a rank that is not lost, None when there is none."""
-        start = bisect(holders, rank)
-        return next(
-            (one for one in (*holders[start:], *holders[:start]) if one not in self._lost and one != rank), None
-        )
+        start, count = bisect(holders, rank), len(holders)
+        after = (holders[(start + number) % count] for number in range(count))
+        return next((one for one in after if one not in self._lost and one != rank), None)
 
     def _move(self, giver: int, rank: int, count: int) -> None:
         here, there = self._finest.of[giver], self._finest.of[rank]

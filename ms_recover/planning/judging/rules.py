@@ -45,7 +45,7 @@ def _damaged(case: Case) -> Ruling:
         if problem is not None:
             good = proven_parameters(case.facts, one) if structure is None else None
             whole = not (one.file.problem or one.content_problem or check_header(one.file))
-            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole)
+            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole, failing=one.failing)
     return Ruling(slices=judged)
 
 

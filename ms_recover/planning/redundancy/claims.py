@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ms_recover.errors import ContradictionError
 from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.groups import ascending, each_once
 from ms_recover.model.inventory import GroupFile, SliceFile
 from ms_recover.planning.redundancy.contested import find_contested
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
@@ -117,7 +118,7 @@ def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) 
         if manifest is None or len(manifest.group) < 2 or manifest.rank != file.rank:
             continue
         if not manifest.recovered or manifest.provenance.evidence == "manifest":
-            stated[file.rank].add(tuple(sorted(set(manifest.group))))
+            stated[file.rank].add(each_once(manifest.group))
     found: dict[str, str] = {}
     verdicts: dict[Group, str | None] = {}
     for listing in lists:
@@ -151,7 +152,7 @@ def _outvoted(
     for file in slices:
         manifest = file.manifest
         if manifest is not None:
-            group = tuple(sorted(manifest.group))
+            group = ascending(manifest.group)
             by_training = manifest.recovered and manifest.provenance.evidence == "manifest"
             if not manifest.recovered or (by_training and len(group) > 1):
                 stated.add(group)

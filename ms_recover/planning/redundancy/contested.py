@@ -10,6 +10,7 @@ from itertools import combinations
 from math import prod
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.groups import ascending
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
@@ -218,7 +219,7 @@ def find_contested(
 
     A manifest that names the same ranks does, and so does the operator, who settles the lists of some ranks.
     """
-    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None}
+    stated = {ascending(file.manifest.group) for file in slices if file.manifest is not None}
     alike, known = stages.families, frozenset(settled)
     cut = {
         group: why

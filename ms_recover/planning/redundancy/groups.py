@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ms_recover.errors import ContradictionError
 from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.model.groups import GroupInfo
+from ms_recover.model.groups import GroupInfo, each_once, rank_list
 from ms_recover.model.inventory import GroupFile, SliceFile
 from ms_recover.model.steps import Step
 
@@ -101,7 +101,7 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
     for file in sorted(slices, key=lambda file: (file.step.epoch, file.step.step, file.rank)):
         if file.manifest is not None:
             run, listed = file.manifest.run_id, file.manifest.group
-            ranks = ordered.get(listed) or ordered.setdefault(listed, tuple(sorted(set(listed))))
+            ranks = ordered.get(listed) or ordered.setdefault(listed, each_once(rank_list(listed)))
             votes[run][ranks] += 1
             last[run][file.step] += 1
             newest[run, ranks] = file

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.groups import ascending
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import ParameterList
@@ -53,7 +54,7 @@ def uncompared_groups(
 
 def _of_one_rank(slices: Sequence[SliceFile], groups: Iterable[Group]) -> list[Group]:
     lone = _sealed_alone(slices, groups)
-    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None} if lone else ()
+    stated = {ascending(file.manifest.group) for file in slices if file.manifest is not None} if lone else ()
     there = {file.rank for file in slices} if lone else ()
     return [group for group in lone if group not in stated and sum(rank in there for rank in group) < 2]
 
@@ -73,7 +74,7 @@ def _sealed_alone(
             alone.add(file.rank)
             contents[file.rank, file.step] = manifest.group, _compared(manifest, tolerance)
         elif manifest is not None and manifest.recovered:
-            contents[file.rank, file.step] = tuple(sorted(manifest.group)), _compared(manifest, tolerance)
+            contents[file.rank, file.step] = ascending(manifest.group), _compared(manifest, tolerance)
     steps = {step for _, step in contents} if alone else ()
     found: dict[Group, list[list[tuple[str, ...]]]] = {}
     for group in set(groups) if alone else ():
@@ -113,7 +114,7 @@ def check_manifest(
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
     alone = len(manifest.group) == 1 and (claimed or (later and manifest.provenance.kind == "sealed"))
     silent = alone or (claimed and manifest.provenance.evidence == "operator")
-    if group is not None and not silent and manifest.group != group != tuple(sorted(manifest.group)):
+    if group is not None and not silent and manifest.group != group != ascending(manifest.group):
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     return check_header(file)
 

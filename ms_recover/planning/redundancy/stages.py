@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
+from ms_recover.model.groups import rank_list
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.layouts import Cut, find_cuts
@@ -62,7 +63,8 @@ class Stages:
             by_parts: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
             for rank, *parts in zip(self.ranks(stage), *(cut.parts for cut in cuts), strict=True):
                 by_parts[tuple(parts)].append(rank)
-            found |= {rank: tuple(held) for held in by_parts.values() for rank in held}
+            families = map(rank_list, by_parts.values())
+            found |= {rank: family for family in families for rank in family}
         return found
 
     @cached_property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.axes import DEFAULT_ORDER
+from ms_recover.model.groups import rank_list
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.redundancy.axes import same_by_axes
 from ms_recover.planning.redundancy.groups import GroupMap
@@ -67,7 +68,7 @@ def find_word(options: PlanOptions, world_size: int) -> Word:
         As `same_by_axes`.
     """
     if options.axes is None:
-        return Word(groups={tuple(sorted(group)): f"--group {_spelled(group)}" for group in options.groups})
+        return Word(groups={rank_list(sorted(group)): f"--group {_spelled(group)}" for group in options.groups})
     text = f"--axes {options.axes}"
     if options.order != DEFAULT_ORDER:
         text += f" --order {','.join(options.order)}"
@@ -76,7 +77,7 @@ def find_word(options: PlanOptions, world_size: int) -> Word:
     groups = same_by_axes(options.axes, options.order, options.optimizer_shards, world_size)
     experts, sharded = options.axes.size("ep") > 1, options.optimizer_shards not in (0, 1)
     limit = ", by which only ranks with the same experts are sure to hold the same" if experts else ""
-    return Word(groups=dict.fromkeys(groups, text), complete=not (experts or sharded), limit=limit)
+    return Word(groups=dict.fromkeys(map(rank_list, groups), text), complete=not (experts or sharded), limit=limit)
 
 
 def add_word(word: Word, groups: GroupMap) -> GroupMap:
@@ -93,8 +94,11 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
     """
     members, sources, claimed = dict(groups.members), dict(groups.sources), dict(groups.claimed)
     for ranks, text in word.groups.items():
-        told = {rank: members[rank] for rank in ranks if _is_told(groups, rank)}
-        for rank, known in told.items():
+        told: dict[Group, int] = {}
+        for rank in ranks:
+            if _is_told(groups, rank):
+                told.setdefault(rank_list(members[rank]), rank)
+        for known, rank in told.items():
             odd = next((one for one in ranks if one not in known), None)
             path = sources[rank]
             if odd is not None:
@@ -109,8 +113,9 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
                     f"for rank {rank}: {_WHAT_NEXT}"
                 )
         if not told:
+            source = f"the operator's word {text}{word.limit}"
             for rank in ranks:
-                members[rank], sources[rank], claimed[rank] = ranks, f"the operator's word {text}{word.limit}", text
+                members[rank], sources[rank], claimed[rank] = ranks, source, text
     return replace(groups, members=members, sources=sources, claimed=claimed)
 
 

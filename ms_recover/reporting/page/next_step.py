@@ -17,6 +17,7 @@ Look = Literal["well", "work", "doubt", "bad"]
 LOOKS: Mapping[Answer, Look] = {
     "COMPLETE": "well",
     "RECOVERABLE": "work",
+    "BLOCKED": "bad",
     "UNCERTAIN": "doubt",
     "UNDECIDED": "bad",
     "UNHEALTHY": "bad",
@@ -25,6 +26,10 @@ LOOKS: Mapping[Answer, Look] = {
     "REFUSED": "bad",
 }
 """How a headline looks."""
+
+
+_MOST_REASONS = 8
+"""Of what is in the way, in one report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,13 @@ def _recoverable(report: Report) -> NextStep:
     doubt = ("If the job has more ranks than are known, say how many first:", _world_size(report.plan))
     lines = (doubt,) if report.plan.world_size_guessed else ()
     return NextStep(title="apply the plan", command=report.next_command, lines=lines)
+
+
+def _blocked(report: Report) -> NextStep:
+    reasons = dict.fromkeys(one.reason for one in report.plan.obstacles)
+    lines = [(f"{reason[:1].upper()}{reason[1:]}", "") for reason in list(reasons)[:_MOST_REASONS]]
+    lines += [(f"And {len(reasons) - _MOST_REASONS} more.", "")] if len(reasons) > _MOST_REASONS else []
+    return NextStep(title="clear the way", lines=(*lines, ("Then plan again:", _plan_again(report.plan))))
 
 
 def _uncertain(report: Report) -> NextStep:
@@ -137,6 +149,7 @@ def _refused(report: Report) -> NextStep:
 _STEPS: Mapping[Answer, Callable[[Report], NextStep]] = {
     "COMPLETE": _complete,
     "RECOVERABLE": _recoverable,
+    "BLOCKED": _blocked,
     "UNCERTAIN": _uncertain,
     "UNDECIDED": _undecided,
     "UNHEALTHY": _unhealthy,

@@ -4,6 +4,7 @@ import pytest
 
 from ms_recover.errors import UsageError
 from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.url_parts import UrlParts
 from ms_recover.stores.urls import is_url, open_plain, open_store, shown_url
 
 
@@ -35,6 +36,28 @@ def test_other_roots_are_paths(path):
 )
 def test_secrets_in_a_url_are_not_shown(url, shown):
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("webdav://bob@host/x/", "webdav://host/x"),
+        ("webdavs://bob:secret@host:8/x", "webdavs://host:8/x"),
+        ("sftp://bob:secret@host/x", "sftp://bob@host/x"),
+        ("abfs://container@account.dfs.core.windows.net/x", "abfs://container@account.dfs.core.windows.net/x"),
+    ],
+)
+def test_a_user_is_shown_where_it_is_part_of_the_place(url, shown):
+    assert UrlParts.of(url).shown == shown == shown_url(url).rstrip("/")
+
+
+def test_a_password_in_the_clear_is_refused_without_the_user(recover_ckpt):
+    pytest.importorskip("webdav4")
+    refused = recover_ckpt("scan", "webdav://bob:secret@192.0.2.1/x")
+    assert refused.code == 2
+    assert "webdav://192.0.2.1/x" in refused.err
+    assert "bob" not in refused.err
+    assert "secret" not in refused.err
 
 
 def test_a_path_is_a_local_tree_by_its_real_path(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from tests.support.report_pages import SCENES, SHOWN, page_of, report_of
 TITLES = {
     "COMPLETE": "start the training",
     "RECOVERABLE": "apply the plan",
+    "BLOCKED": "clear the way",
     "UNCERTAIN": "say --world-size N",
     "UNDECIDED": "say who is right",
     "UNHEALTHY": "choose a step",
