@@ -126,7 +126,7 @@ META_NAME = "meta.json"
 HEALTH_NAME = "health_ckpts.json"
 """Beside the folder of MindFormers' slices: the steps whose weights its health monitor found unsound."""
 
-_STRATEGY_OF_RANK = re.compile(r"ckpt_strategy_rank_(0|[1-9]\d*)\.ckpt", re.ASCII)
+_STRATEGY_OF_RANK = re.compile(r"((?:ckpt_)?strategy_rank_)(?:0|[1-9]\d*)(\.(?:ckpt|json))", re.ASCII)
 """A strategy file of MindFormers, which has those of all ranks in one folder."""
 
 
@@ -134,7 +134,8 @@ def strategy_name(like: str, rank: int) -> str | None:
     """Return what the strategy file of a rank is called where one is called so, None where that is no such name."""
     if like == STRATEGY_NAME:
         return STRATEGY_NAME
-    return f"ckpt_strategy_rank_{rank}.ckpt" if _STRATEGY_OF_RANK.fullmatch(like) is not None else None
+    named = _STRATEGY_OF_RANK.fullmatch(like)
+    return f"{named[1]}{rank}{named[2]}" if named is not None else None
 
 
 STRATEGY_FOLDER = "strategy"

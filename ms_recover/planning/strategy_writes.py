@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from ms_recover.file_names import STRATEGY_NAME, strategy_name
+from ms_recover.file_names import STRATEGY_NAME, ranks_in_folders, strategy_name
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.plan import Action, GroupWrite, StrategyWrite
 from ms_recover.planning.facts import Facts
@@ -34,9 +34,10 @@ def _target_like(source: StrategyFile, rank: int, folder: str) -> str | None:
     """Return where a rank has its strategy file if another has it there: beside its slice, or in one folder of all."""
     place, name = posixpath.split(source.path)
     own = strategy_name(name, rank)
-    if own is None or (own == STRATEGY_NAME and not folder):
+    beside = own == STRATEGY_NAME or bool(ranks_in_folders(place.split("/")))
+    if own is None or (beside and not folder):
         return None
-    return posixpath.join(folder if own == STRATEGY_NAME else place, own)
+    return posixpath.join(folder if beside else place, own)
 
 
 def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:

@@ -388,6 +388,17 @@ def test_strategy_files_of_lost_ranks_are_written_again(gone, from_file, output,
     assert "strategy_files" not in recover_ckpt("plan", output, "--json").json
 
 
+@pytest.mark.parametrize("name", ["strategy_rank_{rank}.ckpt", "ckpt_strategy_rank_{rank}.ckpt", "strategy.ckpt"])
+def test_a_strategy_file_in_the_directory_of_its_rank_goes_to_that_of_the_lost_one(name, output, recover_ckpt):
+    for rank in range(8):
+        source = output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt"
+        source.rename(output / "checkpoint" / f"rank_{rank}" / name.format(rank=rank))
+    shutil.rmtree(output / "checkpoint" / "rank_2")
+    assert recover_ckpt("apply", output).code == 0
+    there = output / "checkpoint" / "rank_2" / name.format(rank=2)
+    assert there.read_bytes() == (output / "checkpoint" / "rank_3" / name.format(rank=3)).read_bytes()
+
+
 def test_a_strategy_file_that_is_there_stays(output, recover_ckpt):
     shutil.rmtree(output / "checkpoint" / "rank_2")
     (output / "strategy" / "ckpt_strategy_rank_2.ckpt").write_bytes(b"not a strategy file")
