@@ -25,6 +25,7 @@ from ms_recover.file_names import (
     marked,
     named_iteration,
     ranks_in_folders,
+    strategy_name,
     weights_name,
 )
 from ms_recover.model.compose import ComposeAction
@@ -96,8 +97,8 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             (f"write the strategy file of rank {strategy.rank}", strategy.target, strategy.rank),
             (f"read the strategy file of rank {strategy.source_rank}", strategy.source, strategy.source_rank),
         ):
-            if path.rpartition("/")[2] != STRATEGY_NAME:
-                yield use, path, f"is not called {STRATEGY_NAME}"
+            if (name := path.rpartition("/")[2]) != strategy_name(name, rank):
+                yield use, path, f"is not called {STRATEGY_NAME} or {strategy_name('ckpt_strategy_rank_0.ckpt', rank)}"
             yield use, path, name_problem(path, rank, None)
     for meta in plan.meta_files:
         use, folder = f"write the meta.json of rank {meta.rank}", meta.target.rpartition("/")[0]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Box = tuple[tuple[int, int], ...]
 
-_MOST_BLOCKS = 32
+MOST_BLOCKS = 64
+"""Rows of blocks; one more counts the others."""
 _MOST_RUNS = 6
 """Runs of ranks that a row names."""
 
@@ -86,7 +87,7 @@ def missing_lines(plan: Plan, width: int | None) -> list[str]:
     low, high = (f"{end:.1%}" for end in (min(shares, default=0), max(shares, default=0)))
     share = f"{low if low == high else f'{low} to {high}'} of {'its' if len(lacking) == 1 else 'each'}"
     title = f"No holder is left of these regions, {share} slice; --explain RANK and --json list each parameter"
-    rows = first_rows([lost_block_row(one) for one in blocks], _MOST_BLOCKS, 2)
+    rows = first_rows([lost_block_row(one) for one in blocks], MOST_BLOCKS, 2)
     return section(title, LOST_COLUMNS, rows, width, right=("size",))
 
 

@@ -237,12 +237,10 @@ def _guess(plan: Plan) -> str:
 def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict]) -> list[str]:
     denied = [rank for rank in bad if rank.state == "unreadable"]
     others = [rank.rank for rank in bad if rank.state != "unreadable"]
-    ranks = name_ranks([rank.rank for rank in denied])
-    lines = [f"PERMISSION DENIED at step {plan.considered}: the slice of {ranks} cannot be read; no other source"]
+    ranks, slices = name_ranks([rank.rank for rank in denied]), "slice" if len(denied) == 1 else "slices"
+    lines = [f"PERMISSION DENIED at step {plan.considered}: the {slices} of {ranks} cannot be read; no other source"]
     lines += [
-        f"  rank {rank.rank}: {plan.root}/{rank.path}: {rank.reason}"
-        if rank.path
-        else f"  rank {rank.rank}: {rank.reason}"
+        f"  rank {rank.rank}: {f'{plan.root}/{rank.path}: ' if rank.path else ''}{rank.reason.partition('; ')[0]}"
         for rank in denied[:_MOST_ROWS]
     ]
     if len(denied) > _MOST_ROWS:

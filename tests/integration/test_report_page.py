@@ -264,6 +264,8 @@ def test_each_answer_reads_well_in_light_and_dark_on_a_phone_and_on_paper(browse
         opened = browser.open(page, **options)
         assert opened.console() == []
         assert opened.text(".word") == answer
+        lines = "const range = document.createRange(); range.selectNodeContents(document.querySelector('.word'))"
+        assert opened.run(f"{lines}; return range.getClientRects().length") <= 1 + answer.count(" "), look
         assert opened.run("return document.documentElement.scrollWidth <= innerWidth"), look
         cut = """return [...document.querySelectorAll(".tile, .tile p, .reasons dd, header p, header h1")].filter(
             (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""

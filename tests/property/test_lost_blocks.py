@@ -17,7 +17,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.texts import MOST_SHOWN
-from ms_recover.reporting.pieces import lost_blocks, missing_lines, region_text
+from ms_recover.reporting.pieces import MOST_BLOCKS, lost_blocks, missing_lines, region_text
 from ms_recover.reporting.plan_text import plan_text
 from tests.support.examples import examples
 
@@ -61,7 +61,9 @@ def test_blocks_name_exactly_what_the_full_list_names(tree, lost):
     assert sum(len(one.ranks) * one.bytes for one in blocks) == sum(size for *_, size in listed)
     rows = [found for line in missing_lines(plan, None) if (found := ROW.match(line.strip()))]
     shown = [(numbers(row["ranks"]), row["region"], int(row["count"].replace(",", ""))) for row in rows]
-    assert sorted(shown) == sorted((one.ranks, region_text(one.region), len(one.parameters)) for one in blocks)
+    assert shown == [(one.ranks, region_text(one.region), len(one.parameters)) for one in blocks[:MOST_BLOCKS]]
+    left_out = len(blocks) - MOST_BLOCKS
+    assert left_out <= 0 or f"and {left_out:,} more: see --json" in "".join(missing_lines(plan, None))
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.experiment_trees import ExperimentTree, Start
 from tests.support.iteration_trees import unpack
-from tests.support.mindformers_tree import make_mindformers_tree, write_health
+from tests.support.mindformers_tree import make_mindformers_tree, write_health, write_meta
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 STEPS = (Step(1, 100), Step(1, 200))
@@ -228,3 +228,16 @@ def no_replica_left(root: Path, stack: ExitStack) -> None:
     _eight_ranks(root)
     for rank in (0, 4):
         shutil.rmtree(root / f"ckpt_dir{rank}")
+
+
+def mindformers_data_parallel(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output`` of four ranks that hold all the same, without strategy files; rank 2 is lost."""
+    for rank in range(4):
+        folder = root / "checkpoint" / f"rank_{rank}"
+        folder.mkdir(parents=True)
+        for step in ("1_77", "2_77"):
+            shutil.copyfile(
+                FIXTURES / "dp2_mp4" / "ckpt_dir0" / f"test-{step}.ckpt", folder / f"CKP_rank_{rank}-{step}.ckpt"
+            )
+        write_meta(folder, 2, 77, f"CKP_rank_{rank}-2_77.ckpt")
+    shutil.rmtree(root / "checkpoint" / "rank_2")

@@ -26,6 +26,7 @@ MOST_ROWS = 100
 """Rows of a table; the search has the other ranks."""
 _MOST_HOSTS = 3
 _FEW_ROWS = 32
+_IN_WORDS: Mapping[Answer, str] = {"UNHEALTHY": "only by choice", "BLOCKED": "once the way is clear"}
 _NUMBER = re.compile("[0-9]+(?:, [0-9]+)*")
 
 
@@ -95,7 +96,7 @@ def _lost(plan: Plan) -> str:
     if gone:
         return f"{len(gone):,} slice{'s' * (len(gone) > 1)} of {plan.world_size:,}"
     known = " that is known" if plan.world_size_guessed else ""
-    return "the newest step" if plan.given_up else f"nothing{known}"
+    return "the newest step" if plan.given_up and plan.step is not None else f"nothing{known}"
 
 
 def _lost_lines(report: Report) -> list[str]:
@@ -138,8 +139,8 @@ def _recoverable(plan: Plan, refused: bool) -> str:
         return "refused"
     if plan.disagreements:
         return "undecided"
-    if plan.answer == "UNHEALTHY":
-        return "only by choice"
+    if plan.answer in _IN_WORDS:
+        return _IN_WORDS[plan.answer]
     if plan.step is None:
         return "no"
     if plan.answer == "UNCERTAIN" and not plan.given_up:
