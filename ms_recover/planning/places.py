@@ -254,8 +254,9 @@ def _long_name(target: Target, folder: FolderFacts, places: Places) -> Iterator[
         yield (
             "name",
             (
-                f"the file name {name[:_SHOWN]}... has {len(_encoded(name))} bytes, names of what is written beside it "
-                f"are up to {added} longer, and the file system takes {most}: rename the slices of all ranks"
+                f"the file name {name[:_SHOWN]}... is too long: it has {len(_encoded(name))} bytes, names of what is "
+                f"written beside it are up to {added} longer, and the file system takes {most}: rename the slices of "
+                "all ranks"
             ),
         )
     elif full > _LONGEST_PATH:
