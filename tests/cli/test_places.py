@@ -16,7 +16,7 @@ from ms_recover import api
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.options import PlanOptions
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.support.circumstances import CIRCUMSTANCES, RANKS, Scene
+from tests.support.circumstances import CIRCUMSTANCES, HALF, RANKS, Scene
 from tests.support.command_line import Recovered, in_this_process
 from tests.support.faults import unreadable
 from tests.support.unprivileged import as_nobody, open_to_all, reachable_folder
@@ -235,6 +235,35 @@ def test_a_full_disk_is_seen_before(tmp_path: Path) -> None:
         assert list(root.rglob(".*.tmp")) == []
         filler.unlink()
         is_applied(scene)
+
+
+@pytest.mark.processes
+def test_whatever_room_there_is_apply_ends_as_plan_does(tmp_path: Path) -> None:
+    """Three lost slices and a damaged one, from no room at all to room for all."""
+    top = tmp_path / "disk"
+    top.mkdir()
+    codes = []
+    with mounted(top, "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs"):
+        for left in range(0, 2_400_001, 200_000):
+            root = make_tree(top / "tree", data_parallel=2, model_parallel=HALF, parameters={"w": 100_000})
+            save_manifests(root)
+            scene = Scene(root, top)
+            for rank in (0, 1, 2):
+                scene.lose(rank)
+            damaged = scene.slice(3)
+            damaged.chmod(0o600)
+            damaged.write_bytes(b"\xff" * damaged.stat().st_size)
+            filler = fill(top, left)
+            planned, applied = plan(scene), apply(scene)
+            assert (planned.code == 0) == (applied.code == 0), (left, planned.out, applied.out)
+            assert "No space left" not in applied.out + applied.err
+            codes.append(planned.code)
+            filler.unlink()
+            is_applied(scene)
+            shutil.rmtree(root)
+    assert codes == sorted(codes, reverse=True)
+    assert codes[0] == 1
+    assert codes[-1] == 0
 
 
 @pytest.mark.processes

@@ -305,3 +305,23 @@ def overwrite_last(path):
     data = path.read_bytes()
     overwrite(path, data[:-1] + bytes([data[-1] ^ 1]))
     return path.read_bytes()
+
+
+def test_each_node_says_what_is_in_the_way_of_its_part_and_follows_links_where_it_may(tree, disks, tmp_path):
+    home, disk = disks["n2"] / "ckpt_dir2", tmp_path / "disk"
+    shutil.rmtree(home)
+    (disk / "ckpt_dir2").mkdir(parents=True)
+    home.symlink_to(disk / "ckpt_dir2")
+    shutil.rmtree(disks["n3"] / "ckpt_dir4")
+    (disks["n3"] / "ckpt_dir4").write_text("no directory")
+    homes = SpreadTree(tree._engine, tree.url, homes=[({2}, "n2"), ({4}, "n3")])
+    found = homes.scan()
+    made, _ = homes.plan(found)
+    kinds = {one.rank: (one.kind, one.reason.partition(": ")[0]) for one in made.obstacles}
+    assert kinds == {2: ("elsewhere", "n2"), 4: ("in the way", "n3")}
+    assert homes.apply(made).exit_code == VerificationError.exit_code
+    (disks["n3"] / "ckpt_dir4").unlink()
+    made, _ = homes.plan(homes.scan(), PlanOptions(follow=(str(disk),)))
+    assert made.obstacles == ()
+    assert homes.apply(made).exit_code == 0
+    assert (disk / "ckpt_dir2" / NAME).read_bytes() == (disks["n1"] / "ckpt_dir0" / NAME).read_bytes()
