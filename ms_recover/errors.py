@@ -9,6 +9,7 @@
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
     │   ├── FormatError                          malformed file
+    │   ├── AnswerError                          a server's answer is not one that can be right
     │   └── ContradictionError                   inputs contradict each other
     ├── UnrecoverableError    (RuntimeError)  4  a rank's slice has no source
     │   └── OlderStepError                       only an older step is recoverable, which is refused
@@ -76,6 +77,12 @@ class MissingInputError(InputError, FileNotFoundError):
 
 class FormatError(InputError):
     """A malformed file, or one of another kind than its name or place says."""
+
+    exit_code = 3
+
+
+class AnswerError(InputError):
+    """An answer of a server that cannot be right, whatever was asked: the fault is the server's, not that of a file."""
 
     exit_code = 3
 

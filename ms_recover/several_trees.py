@@ -24,7 +24,6 @@ from ms_recover.scanning.read import read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import Access
-from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S
 from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
 
@@ -47,8 +46,8 @@ class SeveralTrees:
     ----------
     access : Access, optional
         Token and TLS for web servers; by default those of the environment.
-    timeout : float
-        Seconds to wait for a web server, at first and whenever it is gone.
+    timeout, min_rate : float, optional
+        How long web servers are waited for, as for `HttpStore`.
 
     Attributes
     ----------
@@ -63,10 +62,15 @@ class SeveralTrees:
     """
 
     def __init__(
-        self, sources: Sequence[str], *, access: Access | None = None, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        sources: Sequence[str],
+        *,
+        access: Access | None = None,
+        timeout: float | None = None,
+        min_rate: float | None = None,
     ) -> None:
         self._access = Access.from_environment() if access is None else access
-        self._timeout = timeout
+        self._timeout, self._min_rate = timeout, min_rate
         self._sources = [Source.parse(one, self._access) for one in sources]
         self._open = ExitStack()
         self.stores: list[Store] = []
@@ -75,7 +79,7 @@ class SeveralTrees:
     def __enter__(self) -> SeveralTrees:
         try:
             for source in self._sources:
-                store = self._open.enter_context(source.open(self._access, self._timeout))
+                store = self._open.enter_context(source.open(self._access, self._timeout, self._min_rate))
                 inventory = inventory_of(store, any_server=source.any_server)
                 _log.info("%s has %d slices of %d ranks", store.url, len(inventory.slices), len(inventory.ranks))
                 self.stores.append(store)

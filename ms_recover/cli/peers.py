@@ -66,7 +66,7 @@ def planned_with_peers(
     sources = list(dict.fromkeys(peers.servers))
     if access.certificate and access.key and access.authority and not all(map(is_url, sources)):
         try_handshake(access.certificate, access.key, access.authority)  # of nodes that one authority signs for
-    trees = SeveralTrees(sources, access=access, timeout=peers.timeout)
+    trees = SeveralTrees(sources, access=access, timeout=peers.timeout, min_rate=peers.min_rate)
     local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
     with trees:
         with progress_bar("reading", None, as_json) as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ms_recover.bounded_json import decode_object
 from ms_recover.errors import FormatError
 from ms_recover.file_names import WeightKind
 from ms_recover.formats.action_json import (
@@ -17,7 +18,6 @@ from ms_recover.formats.action_json import (
     read_compose,
     read_copy,
 )
-from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import (
     UNSET,
     Count,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
+from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.header import RunningCrc, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
@@ -18,7 +18,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
-from ms_recover.stores.store import OpenFile, Stop, Store, never
+from ms_recover.stores.store import OpenFile, Stop, Store, concerns_all, never
 from ms_recover.stores.urls import open_store
 
 _log = logging.getLogger(__name__)
@@ -177,8 +177,7 @@ class _Reader:
         return "has other contents than those that the slice's manifest names"
 
     def _check_reached(self, error: Exception) -> None:
-        denied = isinstance(error, PermissionDeniedError)
-        if not self._store.near and isinstance(error, StorageError) and not denied:
+        if not self._store.near and concerns_all(error):
             raise error
 
 
