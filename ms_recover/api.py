@@ -93,8 +93,8 @@ def plan(
 ) -> Plan:
     """Find the newest step that every rank can have, and read its slices to prove it.
 
-    Changes nothing, and gives the same plan for the same input. The plan says whether it is recoverable; `apply`
-    carries it out.
+    Changes nothing, and gives the same plan for the same input. The plan says whether it is recoverable, and which
+    obstacles would keep a file from being written where it belongs; `apply` carries it out.
 
     Parameters
     ----------
@@ -116,17 +116,18 @@ def plan(
     MissingInputError
         When there is no slice, or none of the step in `options`.
     UsageError
-        When a lost rank is outside the world, or the world size is invalid.
+        When a lost rank is outside the world, the world size is invalid, or one of the directories to follow is none.
     ContradictionError
         When rank lists contradict each other.
     """
-    from ms_recover.evidence import plan_with_evidence
+    from ms_recover.evidence import plan_with_evidence, with_obstacles
     from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    made = with_obstacles(planned.plan, options.follow)
     if options.require_newest:
-        refuse_older_step(planned.plan)
-    return planned.plan
+        refuse_older_step(made)
+    return made
 
 
 def explain(
@@ -147,15 +148,16 @@ def explain(
     OlderStepError, MissingInputError, ContradictionError
         As `plan` does; an OlderStepError has the explanation too.
     """
-    from ms_recover.evidence import plan_with_evidence
+    from ms_recover.evidence import plan_with_evidence, with_obstacles
     from ms_recover.planning.explain import explain_planned
     from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     explanation = explain_planned(planned, rank)
+    made = with_obstacles(planned.plan, options.follow)
     if options.require_newest:
-        refuse_older_step(planned.plan, explanation)
-    return planned.plan, explanation
+        refuse_older_step(made, explanation)
+    return made, explanation
 
 
 def check(plan: Plan) -> None:
@@ -250,6 +252,7 @@ def complete(
     output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
@@ -263,6 +266,8 @@ def complete(
         rank; one at which replicas differ is the last that is tried.
     output : str, optional
         File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+    dry_run : bool
+        Write nothing: the result has the bytes that would be written, errors are the same.
 
     Raises
     ------
@@ -279,7 +284,7 @@ def complete(
 
     if inventory.iterations:
         raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
-    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress)
+    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress, dry_run)
     return result
 
 
@@ -292,6 +297,7 @@ def complete_iteration(
     output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ActionResult, ...]:
     """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
@@ -306,7 +312,7 @@ def complete_iteration(
     from ms_recover.comparing import complete_slices
 
     held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)]
-    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress)
+    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress, dry_run)
 
 
 def verify(

@@ -187,7 +187,7 @@ def read_claims(options: ScanOptions) -> Inventory:
 
 def evidence_of(inventory: Inventory, options: PlanOptions) -> str:
     """Return in words what says who holds the same."""
-    from ms_recover.planning.audit.headline import many
+    from ms_recover.model.texts import many
 
     found = []
     if inventory.iterations:

@@ -1,33 +1,42 @@
-"""The verb copy: back up a proven step, the plan's, whole and sound as it lies."""
+"""The verb copy: back up a proven step, the plan's, whole and sound as it lies.
+
+>>> from ms_recover import api, backing_up
+>>> with backing_up.open_target("s3://bucket/run7", "/checkpoints") as target:        # doctest: +SKIP
+...     backing_up.copy_to(target, api.scan("/checkpoints"), jobs=4)
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from ms_recover import api
 from ms_recover.comparing import compare_read
 from ms_recover.errors import UnrecoverableError, VerificationError
-from ms_recover.execution.backup import copy_step, files_of_step
-from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.backup import BadSourcesError, Given, copy_step, files_of_step
+from ms_recover.execution.backup_target import open_target
 from ms_recover.execution.seal import sealing
 from ms_recover.file_names import STRATEGY_NAME
 from ms_recover.formats.manifest import encode_manifest
 from ms_recover.model.backup import BackupIndex, BackupOutcome
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.judging.verification import judge_slices
-from ms_recover.stores.directories import make_directories
-from ms_recover.stores.local_store import LocalStore
-from ms_recover.stores.urls import open_plain, open_store
-from ms_recover.system_errors import explained
+from ms_recover.scanning.read import read_store, state_problems
+from ms_recover.stores.store import Store
+from ms_recover.stores.urls import open_store
 
+__all__ = ["copy", "copy_to", "open_target"]
+
+_log = logging.getLogger(__name__)
 _MOST_NAMED = 3
 
 
@@ -37,13 +46,14 @@ def copy(
     options: PlanOptions = DEFAULT_PLAN,
     *,
     jobs: int = 1,
-    verify: bool = True,
+    verify: bool | None = None,
+    dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> BackupOutcome:
     """Back up a proven step: every slice sealed, contents once each by digest, read back, an index at the end.
 
     What is there already is not sent again; nothing is removed. The backup is a root for scans and plans, and
-    a source for recoveries.
+    a source for recoveries. The target is tried before anything is read: `open_target` can do that before the scan.
 
     Parameters
     ----------
@@ -53,24 +63,125 @@ def copy(
         A URL that can be written, or a local directory: a backup, or nothing yet.
     options : PlanOptions
         Its `step` by default is the newest recoverable one.
-    verify : bool
-        Read every object of the step back and compare its digest, those that were there included.
+    verify : bool, optional
+        True reads every slice of the step, and every object back, those that were there included; False reads nothing
+        back. By default slices without a manifest are read, the others are digested when they are sent, and what was
+        sent is read back. An object has its digest in every case.
+    dry_run : bool
+        Write nothing, and say what would be written; errors are those of the copy.
 
     Raises
     ------
     UnrecoverableError, VerificationError
-        When the step is not proven; the message names why. Nothing is written then.
+        When the step is not proven; the message names why. There is no such step in the backup then.
     UsageError
-        When the target is neither a backup nor empty, or is only read.
+        When the target is neither a backup nor empty, is only read, or lies in the tree.
     StorageError
-        When another copy to the same directory is at work.
+        When another copy to the same directory is at work, or it has too little room.
     MsRecoverError
         As `ms_recover.api.plan` does, and when reading or writing fails.
     """
-    plan = api.plan(inventory, options, jobs=jobs, progress=progress)
+    with open_target(target, inventory.root, dry_run=dry_run) as store:
+        return copy_to(store, inventory, options, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
+
+
+def copy_to(
+    target: Store,
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    jobs: int = 1,
+    verify: bool | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> BackupOutcome:
+    """Do what `copy` does, to what `open_target` opened; parameters and errors as there."""
+    with closing(open_store(inventory.root)) as source:
+        reading = _Reading(inventory, source, jobs, progress, presumes=verify is not True)
+        while True:
+            given, index = _whole_step(inventory, options, reading)
+            try:
+                return copy_step(
+                    source,
+                    target,
+                    given,
+                    index,
+                    jobs=jobs,
+                    verify=verify,
+                    dry_run=dry_run,
+                    progress=progress or _ignore,
+                )
+            except BadSourcesError as error:
+                if not reading.refute([note.path for note in error.notes]):
+                    raise VerificationError(f"{error}: it changes, or its device fails; copy again") from error
+                _log.info("%s: planned again, without the word of its manifest", error)
+
+
+class _Reading:
+    """The contents of slices, of which each is read once at most.
+
+    Those whose manifest fits are presumed to hold what it says: their bytes are compared with it when they are sent.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        source: Store,
+        jobs: int,
+        progress: Callable[[int], None] | None,
+        *,
+        presumes: bool,
+    ) -> None:
+        self._inventory, self._source, self._jobs, self._progress = inventory, source, jobs, progress
+        self._presumes = presumes
+        self._refuted: set[str] = set()
+        self._read = self._presumed = NOTHING_READ
+
+    def was_read(self, path: str) -> bool:
+        """Whether a slice was read, and not presumed."""
+        return path in self._read.digests
+
+    def refute(self, paths: Sequence[str]) -> bool:
+        """Read some slices from now on, whatever their manifests say; False where all of them were read before."""
+        new = {path for path in paths if path in self._presumed.digests}
+        self._refuted |= new
+        kept = {path: digests for path, digests in self._presumed.digests.items() if path not in new}
+        states = {path: wrong for path, wrong in self._presumed.states.items() if path not in new}
+        self._presumed = replace(self._presumed, digests=kept, states=states)
+        return bool(new)
+
+    def __call__(self, files: Sequence[SliceFile]) -> Contents:
+        """Return the contents of slices, and of those before; errors as for `read_store`."""
+        presumed = [file for file in files if self._is_presumed(file) and not self._presumed.knows(file)]
+        if presumed:
+            digests = {file.path: file.manifest.digests for file in presumed if file.manifest is not None}
+            states = state_problems(self._source, presumed, jobs=self._jobs)
+            self._presumed = self._presumed.merged(Contents(digests, {}, states))
+        unread = [file for file in files if not self._is_presumed(file) and not self._read.knows(file)]
+        if unread:
+            crc = self._inventory.crc_later
+            read = read_store(self._source, unread, jobs=self._jobs, progress=self._progress, crc=crc)
+            self._read = self._read.merged(read)
+        return self._presumed.merged(self._read)
+
+    def _is_presumed(self, file: SliceFile) -> bool:
+        manifest = file.manifest
+        return (
+            self._presumes
+            and manifest is not None
+            and file.problem is None
+            and file.path not in self._refuted
+            and not self._read.knows(file)
+            and (manifest.size, manifest.parameters) == (file.size, file.parameters)
+        )
+
+
+def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -> tuple[list[Given], BackupIndex]:
+    """Return the files of the step to copy, and its index, still without them; errors as for `copy`."""
+    plan = _plan(inventory, options, reading)
     step = _proven_step(plan)
     paths = {file.path for rank in plan.ranks for file in rank.files}
-    parts, contents = compare_read(inventory, replace(options, step=step), jobs, progress)
+    parts, contents = compare_read(inventory, replace(options, step=step), 1, None, read=reading)
     strategies = {one.path: one.digest for one in inventory.strategy_files}
     manifests: dict[str, bytes] = {}
     wrong: list[str] = []
@@ -87,18 +198,19 @@ def copy(
                 read = contents.digests[one.path]
                 made = sealing(one.file, judged.evidence, group, facts.world.ranks, read, strategy)
                 manifests[one.path] = encode_manifest(made)
+    if wrong and reading.refute([file.path for file in inventory.slices]):
+        return _whole_step(inventory, options, reading)
     if wrong:
         raise VerificationError(f"step {step} of {plan.root} is not proven: {list_some(wrong, _MOST_NAMED)}")
     digests = {path: contents.digests[path].file for path in paths if path is not None}
     states = {
-        file.path
+        file.path: file.manifest.training.state_digest
         for file in inventory.slices
         if file.path not in contents.states
         and file.manifest is not None
         and file.manifest.training is not None
         and file.manifest.training.state_digest is not None
     }
-    given = files_of_step(inventory, step, digests, manifests, states)
     index = BackupIndex(
         step=step,
         run_id=plan.run_id or "",
@@ -107,12 +219,25 @@ def copy(
         made=int(time.time()),
         files=(),
     )
-    with closing(open_store(inventory.root)) as source, closing(open_plain(target)) as store, ExitStack() as lock:
-        if isinstance(store, LocalStore):
-            with explained("making", store.url):
-                make_directories(store.url)
-            lock.enter_context(lock_tree(store.url))
-        return copy_step(source, store, given, index, jobs=jobs, verify=verify, progress=progress or _ignore)
+    return files_of_step(inventory, step, digests, reading.was_read, manifests, states), index
+
+
+def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan:
+    """Return the plan of the step to copy.
+
+    Slices are presumed at a step alone whose every rank is to be kept: that is what sending them shows to be right or
+    wrong. A step that is passed over, or not whole, is so by what was read.
+    """
+    while True:
+        plan = api.plan(inventory, options, read=reading)
+        whole = plan.step if plan.recoverable and not _undone(plan) else None
+        if not reading.refute([file.path for file in inventory.slices if file.step != whole]):
+            return plan
+
+
+def _undone(plan: Plan) -> list[str]:
+    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
+    return undone + [f"{one.target}: {one.reason}" for one in plan.documents]
 
 
 def _proven_step(plan: Plan) -> Step:
@@ -121,9 +246,8 @@ def _proven_step(plan: Plan) -> Step:
         lost = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict == "unrecoverable"]
         why = list_some(plan.disagreements or lost, _MOST_NAMED)
         raise UnrecoverableError(f"no step of {plan.root} is proven, nothing was copied: {why}")
-    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
-    if undone or plan.documents:
-        undone += [f"{one.target}: {one.reason}" for one in plan.documents]
+    undone = _undone(plan)
+    if undone:
         raise VerificationError(
             f"step {plan.step} of {plan.root} is not whole, nothing was copied ({list_some(undone, _MOST_NAMED)}): "
             f"recover it first, recover-ckpt apply {plan.root}, or name another with --step"

@@ -27,6 +27,7 @@ from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.tree.tree_facts import TreeFacts, check_kind_of_step
 from ms_recover.scanning.read import read_contents
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import is_url, open_plain, open_store
 
 if TYPE_CHECKING:  # what seal and complete need beside it they load when they are called
@@ -153,12 +154,13 @@ def complete_slices(
     jobs: int,
     verify: bool,
     progress: Progress | None,
+    dry_run: bool = False,
 ) -> tuple[ActionResult, ...]:
     """Write full slices of a rank, of some parts or of a tree without; arguments and errors as for `ms_recover.api`.
 
     That they can be composed is enough for a step: other ranks may have none.
     """
-    from ms_recover.execution.compose import complete_slice
+    from ms_recover.execution.compose import complete_slice, foresee_slice
     from ms_recover.planning.choice import candidates_of, choose, judge_runs, refuse_empty
     from ms_recover.planning.explain import judge_complete
 
@@ -179,22 +181,30 @@ def complete_slices(
     for text in texts_of_passed_over(choice.rejected):
         _log.warning("%s: %s; step %s is taken", inventory.root, text, choice.shown.step)
     found = choice.shown.value
-    if is_url(inventory.root) or (output is not None and is_url(output)):
-        return tuple(_complete_at_url(inventory.root, output, action, verify) for action in found)
+    if not _is_here(inventory.root) or (output is not None and is_url(output)):
+        return tuple(_complete_at_url(inventory.root, output, action, verify, dry_run) for action in found)
     targets = [action.target if output is None else os.path.abspath(output) for action in found]
     actions = [replace(action, target=target) for action, target in zip(found, targets, strict=True)]
+    if dry_run:
+        return tuple(foresee_slice(inventory.root, action) for action in actions)
     return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
 
 
-def _complete_at_url(root: str, output: str | None, action: ComposeAction, verify: bool) -> ActionResult:
-    """Write a full slice where the tree or the output is a URL."""
+def _is_here(root: str) -> bool:
+    """Whether a tree lies in a directory of this host as it is, and not in a backup."""
+    with open_store(root) as store:
+        return isinstance(store, LocalStore)
+
+
+def _complete_at_url(root: str, output: str | None, action: ComposeAction, verify: bool, dry_run: bool) -> ActionResult:
+    """Write a full slice where the tree is a backup, or it or the output a URL, or say what would be written."""
     from ms_recover.execution.apply_store import complete_in_store
 
     with ExitStack() as stack:
         store = stack.enter_context(open_store(root))
         if output is None:
-            return complete_in_store(store, store, action.target, action, verify=verify)
+            return complete_in_store(store, store, action.target, action, verify=verify, dry_run=dry_run)
         folder, _, name = (output if is_url(output) else os.path.abspath(output)).rpartition("/")
         target = stack.enter_context(open_plain(folder or "/"))
-        result = complete_in_store(store, target, name, action, verify=verify)
+        result = complete_in_store(store, target, name, action, verify=verify, dry_run=dry_run)
         return replace(result, target=f"{target.url}/{name}")

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from ms_recover.auditing import audit_planned
 from ms_recover.errors import MsRecoverError
-from ms_recover.evidence import plan_with_evidence
+from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.histories import history
 from ms_recover.model.contents import Reader
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
+from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
 from ms_recover.planning.every_step import judge_every_step, number_groups
 
@@ -47,19 +48,25 @@ def describe(
         Where ranks live.
     """
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
-
+    made = with_obstacles(planned.plan, options.follow)
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(planned, most)
     missing: list[str] = []
+    whole = topology is not None and topology.is_whole
+    if topology is not None and not whole:
+        unplaced = name_ranks(topology.unplaced(planned.plan.world_size))
+        missing.append(f"The audit takes each rank for a host of its own: nothing names the hosts of {unplaced}.")
     return Report(
         inventory=inventory,
-        plan=planned.plan,
+        plan=made,
         steps=steps,
         quick=options.quick,
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(lambda: audit_planned(planned, inventory, options, topology), "audit", missing),
+        audit=_unless_impossible(
+            lambda: audit_planned(planned, inventory, options, topology if whole else None), "audit", missing
+        ),
         history=_unless_impossible(lambda: history(inventory, options), "history", missing),
         missing=tuple(missing),
     )

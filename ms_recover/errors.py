@@ -4,7 +4,8 @@
 
     MsRecoverError                            1  the operation failed
     ├── StorageError          (OSError)       1  reading or writing failed
-    │   └── PermissionDeniedError (PermissionError)  the operating system refuses this user
+    │   ├── PermissionDeniedError (PermissionError)  the operating system refuses this user
+    │   └── SlowSourceError                      a server sends less than it has to
     ├── UsageError            (ValueError)    2  invalid argument or option
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
@@ -55,6 +56,12 @@ class StorageError(MsRecoverError, OSError):
 
 class PermissionDeniedError(StorageError, PermissionError):
     """The operating system refuses this user a file or directory; the message names both."""
+
+
+class SlowSourceError(StorageError):
+    """A server that is there sends less than it has to; another source may do."""
+
+    exit_code = 1
 
 
 class UsageError(MsRecoverError, ValueError):

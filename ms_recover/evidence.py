@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
+from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents, Reader
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.plan import Plan
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.planner import Planned, plan_facts
 from ms_recover.planning.required_reads import required_reads
@@ -46,3 +50,24 @@ def plan_with_evidence(
         else:
             more = read_contents(inventory.root, unread, jobs=jobs, progress=progress, crc=inventory.crc_later)
         contents = contents.merged(more)
+
+
+def with_obstacles(plan: Plan, follow: Sequence[str] = (), *, elsewhere: Collection[str] = ()) -> Plan:
+    """Return a plan that was just made with what keeps its files from being written, where its root is on this host.
+
+    `follow` is that of the options; `elsewhere` has the paths of slices that do not lie below the root.
+
+    Raises
+    ------
+    UsageError
+        When a directory that links may lead to is none.
+    """
+    for one in follow:
+        if not os.path.isdir(one):
+            raise UsageError(f"--follow {one} is no directory of this host: name the one that links lead to")
+    plan = replace(plan, follow=tuple(dict.fromkeys(os.path.realpath(one) for one in follow)))
+    if not plan.changes_anything:
+        return plan
+    from ms_recover.execution.targets import judge_now  # which a plan that changes nothing does not need
+
+    return replace(plan, obstacles=judge_now(plan, elsewhere=elsewhere, just_made=True).obstacles)

@@ -98,6 +98,12 @@ HUGGING_FACE_NAMES = ("model.safetensors.index.json",)
 FULL_STEM = "model"
 """The name of a full checkpoint without its ending, as loaders of Hugging Face's models know it."""
 
+MERGED_INDEX = "param_name_map.json"
+MERGED_REST = "hyper_param.safetensors"
+"""In the folder that MindSpore's ``unified_safetensors`` writes: the file of each parameter that a layout names;
+the other ones, of rank 0.
+"""
+
 WeightKind = Literal["model", "opt"]
 """Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
 
@@ -119,6 +125,18 @@ META_NAME = "meta.json"
 
 HEALTH_NAME = "health_ckpts.json"
 """Beside the folder of MindFormers' slices: the steps whose weights its health monitor found unsound."""
+
+_STRATEGY_OF_RANK = re.compile(r"((?:ckpt_)?strategy_rank_)(?:0|[1-9]\d*)(\.(?:ckpt|json))", re.ASCII)
+"""A strategy file of MindFormers, which has those of all ranks in one folder."""
+
+
+def strategy_name(like: str, rank: int) -> str | None:
+    """Return what the strategy file of a rank is called where one is called so, None where that is no such name."""
+    if like == STRATEGY_NAME:
+        return STRATEGY_NAME
+    named = _STRATEGY_OF_RANK.fullmatch(like)
+    return f"{named[1]}{rank}{named[2]}" if named is not None else None
+
 
 STRATEGY_FOLDER = "strategy"
 """Beside the folder of MindFormers' slices: the strategy files of all ranks."""

@@ -182,6 +182,7 @@ def reshard(
     verify: bool = True,
     partial: bool = False,
     compare: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ReshardOutcome:
     """Write what `plan_reshard` planned; the outcome has the gravest exit code of its files.
@@ -198,6 +199,8 @@ def reshard(
         Write what there is where nobody holds the rest; the exit code is 4 all the same.
     compare : bool
         At the end cut the output back in memory, and compare it with the source.
+    dry_run : bool
+        Read all, put it together in memory, and write nothing; outcome and errors are the same.
     progress : callable, optional
         See `ms_recover.model.progress.Progress`; the bytes written.
 
@@ -210,6 +213,8 @@ def reshard(
     StorageError
         When another reshard writes the same output.
     """
-    from ms_recover.execution.reshard import run_reshard
+    from ms_recover.execution.reshard import foresee_reshard, run_reshard
 
+    if dry_run:
+        return foresee_reshard(plan, jobs=jobs, partial=partial, progress=progress)
     return run_reshard(plan, jobs=jobs, verify=verify, partial=partial, compare=compare, progress=progress)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ms_recover import api
-from ms_recover.errors import UsageError
-from ms_recover.evidence import plan_with_evidence
+from ms_recover.errors import AnswerError, FormatError, MsRecoverError, SlowSourceError, UsageError
+from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -28,6 +28,10 @@ from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
 
 _log = logging.getLogger(__name__)
+
+
+def _text_of_left_out(error: MsRecoverError) -> str:
+    return f"{error}; it is left out, and only ranks with files here are recovered: name others with --ranks"
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,14 @@ class SeveralTrees:
     stores : list of Store
     inventories : list of Inventory
         What each of them has, once entered.
+    left_out : list of MsRecoverError
+        Of those that sent what can be no inventory, or too slowly, while others did not: a plan names them in its
+        warnings.
 
     Raises
     ------
     MsRecoverError
-        On entering, when one cannot be reached, does not accept the token, or has nothing that can be used.
+        On entering, when one cannot be reached, does not accept the token, or none has anything that can be used.
     """
 
     def __init__(
@@ -75,15 +82,23 @@ class SeveralTrees:
         self._open = ExitStack()
         self.stores: list[Store] = []
         self.inventories: list[Inventory] = []
+        self.left_out: list[MsRecoverError] = []
 
     def __enter__(self) -> SeveralTrees:
         try:
             for source in self._sources:
                 store = self._open.enter_context(source.open(self._access, self._timeout, self._min_rate))
-                inventory = inventory_of(store, any_server=source.any_server)
+                try:
+                    inventory = inventory_of(store, any_server=source.any_server)
+                except (FormatError, AnswerError, SlowSourceError) as error:
+                    _log.warning("%s is left out: %s", store.url, error)
+                    self.left_out.append(error)
+                    continue
                 _log.info("%s has %d slices of %d ranks", store.url, len(inventory.slices), len(inventory.ranks))
                 self.stores.append(store)
                 self.inventories.append(inventory)
+            if self.left_out and not self.inventories:
+                raise self.left_out[0]
         except BaseException:
             self.__exit__()
             raise
@@ -132,7 +147,9 @@ class SeveralTrees:
         planned, contents = plan_with_evidence(union.inventory, options, read=read)
         explanation = None if explain is None else explain_planned(planned, explain)
         names = [store.url for store in self.stores]
-        made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
+        made = cut_down(planned.plan, union, self._living_here(local, options, planned.plan), names, contents.digests)
+        made = replace(made, warnings=(*map(_text_of_left_out, self.left_out), *made.warnings))
+        made = with_obstacles(made, options.follow, elsewhere=union.holders)
         if made.recoverable and not made.actions and not local.ranks and options.ranks is None:
             last = made.world_size - 1
             raise UsageError(
@@ -142,6 +159,16 @@ class SeveralTrees:
         if options.require_newest:
             refuse_older_step(made, explanation)
         return JointPlan(made, explanation, union)
+
+    def _living_here(self, local: Inventory, options: PlanOptions, plan: Plan) -> frozenset[int] | None:
+        """Return the ranks that live here, None for all that are not known to live elsewhere.
+
+        Where a node is left out the ranks on it are not known. In a tree of iterations every node gets all files.
+        """
+        iterations = plan.step is not None and plan.step.is_iteration
+        if options.ranks is not None or not self.left_out or iterations:
+            return options.ranks
+        return frozenset(local.ranks)
 
     def apply(self, planned: JointPlan, **options: Any) -> Outcome:
         """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""

@@ -15,7 +15,7 @@ _ADVICE = {
     errno.ENOSPC: "free some space there and run the command again",
     errno.EDQUOT: "the quota is used up: free some space and run the command again",
     errno.EROFS: "the file system is mounted read-only",
-    errno.EIO: "the device fails: check the system log before anything else",
+    errno.EIO: "the device fails: check the system log; if it is this file alone, move it away, then apply",
     errno.ENAMETOOLONG: "the file system takes no name as long as this: rename it",
     errno.ELOOP: "it is a link where none is followed, or its links lead in a circle: put a file or a directory there",
 }
@@ -62,6 +62,12 @@ def from_os_error(
     advice = _ADVICE.get(error.errno or 0, hint)
     text = f"{doing} {os.fspath(path)}: {error.strerror or error}" + (f"; {advice}" if advice else "")
     return MissingInputError(text) if isinstance(error, FileNotFoundError) else StorageError(text)
+
+
+def is_failing(error: BaseException) -> bool:
+    """Whether an error is that of a device that fails to give what it holds."""
+    cause = error if error.__cause__ is None else error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EIO
 
 
 def denied_text() -> str:

@@ -17,7 +17,7 @@ from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_
 from ms_recover.cli.output import print_error, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import cores, log_plan, plan_code, plan_inventory, scan_tree
-from ms_recover.errors import OlderStepError
+from ms_recover.errors import OlderStepError, UsageError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions, PeerOptions
@@ -123,7 +123,7 @@ def command(
         if made is None:
             check_alone(ctx)
             begun = monotonic()
-            made, _ = plan_inventory(scan_tree(root, scan, as_json=as_json), plan, as_json=as_json)
+            made, _ = plan_inventory(scan_tree(root, scan, run=plan.run, as_json=as_json), plan, as_json=as_json)
             if made.actions and not dry_run:
                 from ms_recover.execution.recovery_log import note_phase
 
@@ -133,7 +133,29 @@ def command(
         return error.exit_code
     if made.recoverable:
         api.check(made)
+        made = _seen_now(made) if dry_run else made
     return carry_out(made, partial_call(api.apply, made, scratch=scratch), 4 * cores())
+
+
+def _check_kind(path: str) -> None:
+    """Raise UsageError when a file is one of a tree, and no plan."""
+    from ms_recover.formats.identify import DESCRIPTIONS, identify
+
+    kind = identify(path)
+    if kind not in ("json", "empty", "zeros", "unknown"):
+        raise UsageError(
+            f"{path} is {DESCRIPTIONS[kind]}, and no plan: name the folder of the tree, or a file that plan ROOT -o "
+            "FILE has written; recover-ckpt inspect shows what is in it"
+        )
+
+
+def _seen_now(made: Plan) -> Plan:
+    """Return a plan with what is in its way now: one from a file saw its places earlier."""
+    from dataclasses import replace
+
+    from ms_recover.execution.targets import judge_now
+
+    return replace(made, obstacles=judge_now(made).obstacles)
 
 
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
@@ -152,6 +174,7 @@ def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     unused = [variable_of(option) for option in ambient if option.field != "require_newest"]
     if unused:
         print_error(f"recover-ckpt: {', '.join(unused)} shaped the plan, if anything: {path} is applied as it is")
+    _check_kind(path)
     made = plan_from_json(read_text(path), path)
     if options.require_newest:
         refuse_older_step(made)

@@ -142,7 +142,7 @@ def _after(
     from ms_recover.cli.progress import progress_bar
 
     if not is_spread(root, engine):
-        inventory = scan_tree(root, scan, as_json=as_json)
+        inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
         places = topology_of_tree(inventory, topology, plan)
         with progress_bar("reading", None, as_json) as progress:
             return auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)

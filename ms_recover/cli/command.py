@@ -122,10 +122,11 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, with its log where one is asked for."""
         verbose, path = ctx.meta.get(_VERBOSE) or 0, ctx.meta.get(_LOG_FILE)
-        if not verbose and path is None:
-            return super().invoke(ctx)
         from ms_recover.cli.logs import logged, logged_end
 
+        if not verbose and path is None:
+            with logged(0, None, None):  # warnings alone: names in them steer no terminal
+                return super().invoke(ctx)
         with logged(verbose, path, _tree(ctx)), logged_end(ctx.command_path, ctx.meta[_WORDS]) as end:
             end.code = super().invoke(ctx)
         return end.code

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     help="Of MindFormers' iterations: write the model file, or the optimizer file; default: both.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and from whom; write nothing.")
 @takes_complete
 @takes_scan
 @json_option
@@ -42,6 +43,7 @@ def command(
     output: str | None,
     part: WeightKind | None,
     no_verify: bool,
+    dry_run: bool,
     as_json: bool,
     plan: PlanOptions,
     scan: ScanOptions,
@@ -55,7 +57,7 @@ def command(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.tables import size_text
 
-    inventory = scan_tree(root, scan, as_json=as_json)
+    inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
     whole = bool(inventory.iterations) and part is None
     if part is not None and not inventory.iterations:
         raise UsageError("--part is for iterations of MindFormers: a slice of this tree is one file")
@@ -72,11 +74,19 @@ def command(
                 output=output,
                 jobs=cores(),
                 verify=not no_verify,
+                dry_run=dry_run,
                 progress=progress,
             )
         else:
             done = api.complete(
-                inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
+                inventory,
+                rank,
+                plan,
+                output=output,
+                jobs=cores(),
+                verify=not no_verify,
+                dry_run=dry_run,
+                progress=progress,
             )
             results = (done,)
     if as_json:
@@ -86,5 +96,6 @@ def command(
         print_json({"results": printed} if whole else printed[0])
     else:
         for result in results:
-            print_text(f"{result.target}: {size_text(result.bytes)}, from {result.source}")
+            would = " would be written" if dry_run else ""
+            print_text(f"{result.target}: {size_text(result.bytes)}{would}, from {result.source}")
     return 0

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import click
 
+from ms_recover.cli.output import print_error
+
 Target = Literal["scan", "plan", "peers", "engine", "topology"]
 """The value that an option is a field of, by the name of the command's argument."""
 
@@ -35,6 +37,8 @@ class FieldOption(click.Option):
         Its field; by default named as the option.
     parse : callable, optional
         Makes the field from the value that click has read; raises ValueError with a message for the user.
+    doubt : callable, optional
+        Returns a warning about a value that is taken all the same, which is printed; an empty text for none.
     **attributes
         As for `click.Option`.
     """
@@ -46,12 +50,14 @@ class FieldOption(click.Option):
         target: Target,
         field: str = "",
         parse: Callable[[Any], Any] | None = None,
+        doubt: Callable[[Any], str] | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(declarations, expose_value=False, callback=_keep, **attributes)
         self.target = target
         self.field = field or str(self.name)
         self.parse = parse
+        self.doubt = doubt
 
     def words(self, value: Any, default: Any) -> list[str]:
         """Return the words to type for a value; none for the default, and for that of a variable of all."""
@@ -76,6 +82,8 @@ def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         _values(ctx, option.target)[option.field] = value if option.parse is None else option.parse(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, option) from None
+    if option.doubt is not None and (text := option.doubt(value)):
+        print_error(f"recover-ckpt: {option.opts[0]}: {text}")
 
 
 def _values(ctx: click.Context, target: Target) -> dict[str, Any]:
@@ -90,7 +98,7 @@ def _spell(value: Any) -> str:
         return ",".join(map(str, value))
     if not isinstance(value, frozenset):
         return _without_secrets(str(value))
-    from ms_recover.reporting.tables import ranks_text
+    from ms_recover.model.texts import ranks_text
 
     return ranks_text(value).replace(" ", "")
 

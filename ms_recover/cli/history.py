@@ -50,9 +50,11 @@ def command(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.histories import history
     from ms_recover.reporting.history_text import history_text
+    from ms_recover.stores.urls import root_of_run
 
     if last is not None and not read:
         raise click.UsageError("--last says how many steps --read reads: give both", ctx)
+    root = root if plan.run is None else root_of_run(root, plan.run)
     with progress_bar("reading", None, as_json or not read) as progress:
         found = history(root, plan, layout=scan, read=read, last=last, jobs=cores(), progress=progress)
     if as_json:

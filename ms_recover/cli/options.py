@@ -146,8 +146,19 @@ _plan = partial(field_option, "plan")
 _peers = partial(field_option, "peers")
 _engine = partial(field_option, "engine")
 
+_EMPTY = "the pattern is empty, so that the known layouts are looked for"
+
+
+def _why_tolerates_all(patterns: tuple[str, ...]) -> str:
+    """Return a warning about patterns that every parameter matches."""
+    every = [text for text in patterns if "*" in text and not text.strip("*?")]
+    return f"every parameter matches {every[0]!r}, so that no contents are compared" if every else ""
+
+
 PATTERN = _scan(
     "--pattern",
+    parse=lambda text: text or None,
+    doubt=lambda text: "" if text else _EMPTY,
     metavar="PATTERN",
     help="Where slices lie below ROOT, with {rank} {prefix} {epoch} {step}; default: the layouts of MindSpore's "
     "tutorials, MindFormers and MindIO, from ROOT or a folder below it. Where none is known, the error suggests one.",
@@ -230,12 +241,21 @@ TOLERATE = _plan(
     "--tolerate",
     metavar="PATTERN",
     multiple=True,
+    doubt=_why_tolerates_all,
     help="Parameters that may differ between peers, beside batch statistics and random states. Repeatable.",
 )
 REQUIRE_NEWEST = _plan(
     "--require-newest",
     is_flag=True,
     help="End with 4 instead of going back behind a newer step that cannot be recovered.",
+)
+FOLLOW = _plan(
+    "--follow",
+    metavar="DIR",
+    type=click.Path(readable=False),
+    multiple=True,
+    help="Where a link in ROOT leads below this directory, such as a disk of this node, write the files there. "
+    "Repeatable.",
 )
 QUICK = _plan("--quick", is_flag=True, help="Read headers and manifests only: do not compare replicas by contents.")
 RANKS = _plan(
@@ -333,7 +353,20 @@ takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 _WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
 
 takes_plan = takes(
-    "plan", _PLAN_OPTIONS, STEP, CLEAN, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
+    "plan",
+    _PLAN_OPTIONS,
+    STEP,
+    CLEAN,
+    LOST,
+    WORLD_SIZE,
+    *_WORD,
+    RUN,
+    NEWEST,
+    TOLERATE,
+    REQUIRE_NEWEST,
+    QUICK,
+    RANKS,
+    FOLLOW,
 )
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
@@ -353,13 +386,15 @@ takes_reshard = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, GROUP, RUN,
 """Add the options of a plan that concern the source of a reshard, and give the command ``plan: PlanOptions``."""
 
 takes_report = takes(
-    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK
+    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, FOLLOW
 )
 """Add the options of a plan for this machine alone, and give the command ``plan: PlanOptions``."""
 
 SOURCE_PATTERN = _scan(
     "--source-pattern",
     field="pattern",
+    parse=lambda text: text or None,
+    doubt=lambda text: "" if text else _EMPTY,
     metavar="PATTERN",
     help="Where slices lie below ROOT, with the same places in braces; default: the known layouts.",
 )

@@ -14,7 +14,17 @@ import click
 _COLOURS = {
     "green": ("COMPLETE", "DONE", "RECOVERABLE", "SOUND"),
     "yellow": ("NOT COMPARED", "PARTIAL", "SOUND where compared", "UNCERTAIN", "WARNING"),
-    "red": ("DAMAGED", "FAILED", "PERMISSION DENIED", "REFUSED", "UNDECIDED", "UNHEALTHY", "UNRECOVERABLE", "WRONG"),
+    "red": (
+        "BLOCKED",
+        "DAMAGED",
+        "FAILED",
+        "PERMISSION DENIED",
+        "REFUSED",
+        "UNDECIDED",
+        "UNHEALTHY",
+        "UNRECOVERABLE",
+        "WRONG",
+    ),
 }
 _VERDICTS = sorted(((word, colour) for colour, words in _COLOURS.items() for word in words), reverse=True)
 """Longer ones first, where one begins like another."""

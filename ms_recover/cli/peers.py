@@ -60,12 +60,15 @@ def planned_with_peers(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.several_trees import SeveralTrees
     from ms_recover.stores.credentials import try_handshake
-    from ms_recover.stores.urls import is_url
+    from ms_recover.stores.urls import is_url, root_of_run
 
     access = access_of(peers)
     sources = list(dict.fromkeys(peers.servers))
     if access.certificate and access.key and access.authority and not all(map(is_url, sources)):
         try_handshake(access.certificate, access.key, access.authority)  # of nodes that one authority signs for
+    if plan.run is not None:
+        run = plan.run
+        sources = [root_of_run(one, run) if "/" in one and not one.startswith("http") else one for one in sources]
     trees = SeveralTrees(sources, access=access, timeout=peers.timeout, min_rate=peers.min_rate)
     local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
     with trees:

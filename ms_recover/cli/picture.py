@@ -19,7 +19,7 @@ def picture_topology(inventory: Inventory, chosen: TopologyOptions, world_size: 
     Errors are those of `find_topology`, where an option names hosts.
     """
     if chosen != TopologyOptions():
-        return find_topology(inventory, chosen, world_size)
+        return find_topology(inventory, chosen, world_size, whole=False)
     with suppress(MsRecoverError):
-        return find_topology(inventory, chosen, world_size)
+        return find_topology(inventory, chosen, world_size, whole=False)
     return None

@@ -106,7 +106,7 @@ def command(
         else:
             check_local(ctx)
             check_alone(ctx)
-            inventory = scan_tree(root, scan, as_json=as_json)
+            inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
             made, explanation = plan_inventory(inventory, plan, explain=explain, as_json=as_json)
     except OlderStepError as error:
         made, explanation, refused = error.plan, error.explanation, True

@@ -65,9 +65,9 @@ def command(
 
     need_jinja2()
     target = page_target(output)
-    inventory = scan_tree(root, scan)
+    inventory = scan_tree(root, scan, run=plan.run)
     refuse_place(target, inventory)
-    places = topology_of_tree(inventory, topology, plan)
+    places = topology_of_tree(inventory, topology, plan, whole=False)
     with progress_bar("reading", None, False) as progress:
         report = describe(inventory, plan, places, jobs=cores(), progress=progress)
     log_plan(report.plan)

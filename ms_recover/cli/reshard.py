@@ -141,6 +141,12 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     is_flag=True,
     help="Show who is read, how much, and what is missing; write nothing below OUT.",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Read all that is needed, put it together in memory, and look at OUT; write nothing below it. Ends as the run "
+    "would.",
+)
 @click.option("--save-plan", metavar="FILE", help="Save the plan as JSON, too; - is standard output.")
 @click.option(
     "--partial", is_flag=True, help="Write what there is where nobody holds the rest; ends with 4 all the same."
@@ -160,6 +166,7 @@ def command(
     root: str,
     output: str | None,
     only_plan: bool,
+    dry_run: bool,
     save_plan: str | None,
     partial: bool,
     verify: bool | None,
@@ -189,7 +196,7 @@ def command(
 
         target = plan_target(save_plan)
     threads = jobs or min(2 * cores(), _MOST_JOBS)
-    inventory = scan_tree(root, scan, as_json=as_json)
+    inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         made = resharding.plan_reshard(inventory, output or "resharded", options, plan, jobs=cores(), progress=progress)
     if target is not None and target.kind != "stdout":
@@ -204,9 +211,16 @@ def command(
         else:
             print_text(reshard_plan_text(made, text_width()))
         return _code(made)
-    with progress_bar("writing", sum(made.bytes_of(file) for file in made.files), as_json) as progress:
+    doing = "reading" if dry_run else "writing"
+    with progress_bar(doing, sum(made.bytes_of(file) for file in made.files), as_json) as progress:
         outcome = resharding.reshard(
-            made, jobs=threads, verify=verify is not False, partial=partial, compare=verify is True, progress=progress
+            made,
+            jobs=threads,
+            verify=verify is not False,
+            partial=partial,
+            compare=verify is True,
+            dry_run=dry_run,
+            progress=progress,
         )
     if as_json:
         from ms_recover.formats.reshard_json import reshard_outcome_to_json

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     metavar="RANKS",
     help="With --watch: the ranks whose slices lie below ROOT, for example 8-15; default: all of the world.",
 )
+@click.option("--dry-run", is_flag=True, help="Judge the slices, and say which manifests are missing; write none.")
 @takes_check
 @takes_engine
 @takes_scan
@@ -55,6 +56,7 @@ def command(
     quiet_for: float,
     interval: float,
     ranks: str | None,
+    dry_run: bool,
     as_json: bool,
     plan: PlanOptions,
     engine: EngineOptions,
@@ -67,6 +69,8 @@ def command(
     """
     if watch and is_spread(root, engine):
         raise click.UsageError("--watch looks at a tree of this host: run it on each node", ctx)
+    if watch and dry_run:
+        raise click.UsageError("--dry-run looks once: leave --watch out", ctx)
     if watch:
         check_local(ctx)
         return _watch(root, quiet_for, interval, _ranks(ranks), as_json, plan, scan)
@@ -75,22 +79,32 @@ def command(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    if is_spread(root, engine):
+    spread, foreseen = is_spread(root, engine), None
+    if dry_run:
+        from ms_recover.execution.seal import ForeseenSeals
+
+        foreseen = ForeseenSeals(root, here=not spread)
+    if spread:
         with spread_tree(root, engine) as tree:
             inventory = scan_spread(tree, scan, as_json=as_json)
             with progress_bar("reading", None, as_json) as progress:
-                sealed, found = tree.seal(inventory, plan, progress=progress)
+                sealed, found = tree.seal(inventory, plan, progress=progress, write=foreseen)
     else:
         check_local(ctx)
         inventory = scan_tree(root, scan, as_json=as_json)
         with progress_bar("reading", None, as_json) as progress:
-            sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress)
+            sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress, write=foreseen)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 
-        print_json({"sealed": list(sealed), **verification_to_json(found)})
+        print_json({"sealed": list(sealed), "dry_run": dry_run, **verification_to_json(found)})
     else:
-        print_text(f"{len(sealed)} manifests written\n{verification_text(found, text_width())}")
+        done = f"{len(sealed)} manifests written"
+        if foreseen is not None:
+            from ms_recover.reporting.tables import size_text
+
+            done = f"{len(sealed)} manifests would be written, {size_text(foreseen.bytes)}"
+        print_text(f"{done}\n{verification_text(found, text_width())}")
     return verification_code(found)
 
 

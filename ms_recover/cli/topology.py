@@ -119,6 +119,8 @@ def find_topology(
     chosen: TopologyOptions,
     world_size: int | None = None,
     nodes: Callable[[int], Topology | None] | None = None,
+    *,
+    whole: bool = True,
 ) -> Topology | None:
     """Return where ranks live: as the options say, else where their files lie, else as manifests do; None without any.
 
@@ -131,6 +133,9 @@ def find_topology(
         Number of ranks, where the caller knows it; by default that of the inventory.
     nodes : callable, optional
         Returns the nodes on which the files of so many ranks lie, of a tree on the disks of nodes.
+    whole : bool
+        Whether manifests count only where they name the host of every rank, as the gate of an audit needs it; a host
+        that died with its folders is missing from a picture alone.
 
     Raises
     ------
@@ -151,6 +156,8 @@ def find_topology(
     topology = _named(chosen, ranks, tree)
     saved = nodes(ranks) if nodes is not None and ranks and topology is None and chosen.ranks_per_host is None else None
     saved = saved or topology_of_manifests(hosts, ranks or 0)
+    if whole and saved is not None and not saved.is_whole:
+        saved = None
     if chosen.topology is not None:
         file = decode_topology(_read(chosen.topology, "a topology"), chosen.topology)
         if topology is None and file.places_ranks:
@@ -174,12 +181,14 @@ def topology_of_tree(
     chosen: TopologyOptions,
     plan: PlanOptions,
     nodes: Callable[[int], Topology | None] | None = None,
+    *,
+    whole: bool = True,
 ) -> Topology | None:
     """Return where the ranks of a tree live, as many as the plan's options and the tree say; as `find_topology`."""
     from ms_recover.auditing import count_ranks_of_claims
 
     ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
-    return find_topology(inventory, chosen, ranks, nodes)
+    return find_topology(inventory, chosen, ranks, nodes, whole=whole)
 
 
 def write_placement(path: str, topology: Topology, chosen: TopologyOptions) -> str:

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from ms_recover.model.verification import Verification
 
 
-def scan_tree(root: str, options: ScanOptions, *, as_json: bool = False) -> Inventory:
-    """Scan; progress is shown where slices are read for their CRCs."""
+def scan_tree(root: str, options: ScanOptions, *, run: str | None = None, as_json: bool = False) -> Inventory:
+    """Scan; progress is shown where slices are read for their CRCs. Of a backup of several runs show one `run`."""
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
+    from ms_recover.stores.urls import root_of_run
 
+    root = root if run is None else root_of_run(root, run)
     with progress_bar("checking CRCs", None, as_json) as progress:
         return api.scan(root, options, progress=progress)
 
@@ -52,6 +54,8 @@ def log_plan(made: Plan) -> None:
     log.info("the plan is for step %s, run %s; %d actions", made.step, made.run_id, len(made.actions))
     for one in made.rejected_steps:
         log.info("step %s is not taken: %s", one.step, one.reason)
+    for obstacle in made.obstacles:
+        log.warning("%s cannot be written: %s", obstacle.path, obstacle.reason)
     for rank in made.ranks:
         level = logging.DEBUG if rank.verdict == "keep" else logging.INFO
         log.log(level, "rank %d: %s, %s: %s", rank.rank, rank.state, rank.verdict, rank.reason)
@@ -62,7 +66,14 @@ SOMETHING_TO_DO = 10
 
 
 def plan_code(plan: Plan, *, detailed: bool = False) -> int:
-    """Return the exit code of a plan that is not applied; with `detailed` 10 where there is something to do."""
+    """Return the exit code of a plan that is not applied; with `detailed` 10 where there is something to do.
+
+    One that would fail because of what is in the way has the code with which applying it would end.
+    """
+    if plan.recoverable and plan.obstacles:
+        from ms_recover.planning.places import code_of
+
+        return code_of(plan.obstacles)
     if plan.recoverable:
         return SOMETHING_TO_DO if detailed and plan.changes_anything else 0
     if any(rank.verdict == "unrecoverable" and rank.state == "unreadable" for rank in plan.ranks):

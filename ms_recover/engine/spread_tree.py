@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ms_recover import api
+from ms_recover.comparing import Sealer
 from ms_recover.engine import tasks
 from ms_recover.engine.doubles import Copy, contradiction, find_copies
 from ms_recover.engine.engine import Engine, gather, settle
@@ -31,6 +32,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import Outcome
+from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import Action, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
@@ -152,7 +154,9 @@ class SpreadTree:
         """
         planned, _ = plan_with_evidence(inventory, options, read=partial(self.read, progress=progress))
         explanation = None if explain is None else explain_planned(planned, explain)
-        made = with_places(planned.plan, self._layout(planned.plan))
+        layout = self._layout(planned.plan)
+        follow = tuple(map(os.path.normpath, options.follow))
+        made = self._with_obstacles(replace(with_places(planned.plan, layout), follow=follow), layout)
         if options.require_newest:
             refuse_older_step(made, explanation)
         return made, explanation
@@ -185,10 +189,16 @@ class SpreadTree:
         return api.verify(inventory, options, read=partial(self.read, progress=progress, from_device=deep))
 
     def seal(
-        self, inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, progress: Progress | None = None
+        self,
+        inventory: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        *,
+        progress: Progress | None = None,
+        write: Sealer | None = None,
     ) -> tuple[tuple[str, ...], Verification]:
         """Let the nodes write the manifests of slices that are judged here; as `ms_recover.api.seal`."""
-        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=self._write_manifests)
+        write = write or self._write_manifests
+        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=write)
 
     def check(self, plan: Plan) -> None:
         """Check that a plan can be carried out: recoverable, and its sources as the scan saw them.
@@ -292,7 +302,7 @@ class SpreadTree:
         for index, node in enumerate(scanned.nodes):
             writes = documents_of(plan, index, layout, scanned.whole) if takes_part(index, layout) else ()
             if writes:
-                started.append((node, self._submit(tasks.write_documents, node, writes)))
+                started.append((node, self._submit(tasks.write_documents, node, writes, plan.follow)))
         written: set[str] = set()
         errors, code = [], 0
         for (node, _), (targets, error) in zip(started, gather([future for _, future in started]), strict=True):
@@ -301,6 +311,25 @@ class SpreadTree:
                 errors.append(f"{node.label}: {error}")
                 code = max(code, error.exit_code)
         return replace(made, documents=tuple(sorted(written)), errors=tuple(errors), exit_code=code)
+
+    def _with_obstacles(self, plan: Plan, layout: Layout) -> Plan:
+        """Let each node that is there find what keeps its part of a plan that was just made from being written."""
+        scanned = self._known()
+        started: list[tuple[Node, Future[tuple[Obstacle, ...]]]] = []
+        for index, node in enumerate(scanned.nodes):
+            part = part_of(plan, index, plan.actions, layout, last=True)
+            if takes_part(index, layout):
+                part = replace(part, documents=documents_of(plan, index, layout, scanned.whole))
+            if part.changes_anything and not node.gone:
+                away = sources_of(part, index, layout.holders)
+                started.append((node, self._submit(tasks.find_obstacles, node, part, tuple(away))))
+        found = gather([future for _, future in started])
+        named = [
+            replace(one, reason=f"{node.label}: {one.reason}")
+            for (node, _), obstacles in zip(started, found, strict=True)
+            for one in obstacles
+        ]
+        return replace(plan, obstacles=tuple(named))
 
     def _write_manifests(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ms_recover.engine.context import cores, current
@@ -14,11 +14,13 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.execution.apply import apply_plan
 from ms_recover.execution.documents import write_document
 from ms_recover.execution.seal import seal_slices
+from ms_recover.execution.targets import judge_now
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.outcome import Outcome
+from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import DocumentWrite, Plan
 from ms_recover.model.verdicts import Evidence
 from ms_recover.scanning.read import read_contents
@@ -75,12 +77,23 @@ def apply_node(
     )
 
 
-def write_documents(node: Node, writes: Sequence[DocumentWrite]) -> tuple[list[str], MsRecoverError | None]:
-    """Write documents in their order, up to the first that fails; return those that were written, and the error."""
+def find_obstacles(node: Node, plan: Plan, elsewhere: Collection[str]) -> tuple[Obstacle, ...]:
+    """Return what keeps the part of a plan that is this node's from being written; some of its slices lie elsewhere."""
+    part = replace(plan, root=current().open_root(node))
+    return judge_now(part, elsewhere=elsewhere, just_made=True).obstacles
+
+
+def write_documents(
+    node: Node, writes: Sequence[DocumentWrite], follow: Sequence[str] = ()
+) -> tuple[list[str], MsRecoverError | None]:
+    """Write documents in their order, up to the first that fails; return those that were written, and the error.
+
+    `follow` is as for `ms_recover.execution.targets.check_place`.
+    """
     root, written = current().open_root(node), []
     for write in writes:
         try:
-            if write_document(root, write):
+            if write_document(root, write, follow):
                 written.append(write.target)
         except MsRecoverError as error:
             return written, error

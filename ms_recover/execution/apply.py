@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
@@ -22,10 +23,11 @@ from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.set_aside import give_up
 from ms_recover.execution.strategy_files import write_strategy_file
-from ms_recover.execution.targets import check_place
+from ms_recover.execution.targets import check_place, check_refused, judge_now
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
+from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import (
     Action,
     DocumentWrite,
@@ -47,6 +49,7 @@ from ms_recover.stores.urls import is_url, open_store
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+_NONE: Mapping[str, Obstacle] = MappingProxyType({})
 _T = TypeVar("_T")
 Run = Callable[[Action, ActionContext], ActionResult]
 _WriteT = TypeVar("_WriteT", GroupWrite, MetaWrite, StrategyWrite)
@@ -106,8 +109,14 @@ def apply_plan(
     actions = [action for action in planned if ranks is None or action.rank in ranks]
     syncs = DirectorySyncs()
     with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
+        judged = judge_now(plan, ranks=ranks, elsewhere=sources or {})
+        refused = {one.path: one for one in judged.obstacles}
+        jobs = 1 if judged.one_at_a_time else jobs
+        follow = plan.follow
         context = ActionContext(
             root=plan.root,
+            follow=follow,
+            refused=refused,
             elsewhere=sources or {},
             step=step,
             world_size=plan.world_size,
@@ -125,27 +134,33 @@ def apply_plan(
         writes = [write for write in writes if ranks is None or write.rank in ranks]
         noted = {note.path for note in plan.notes}
         written, others = write_small(
-            writes, lambda one: write_planned(plan.root, one, damaged=one.target in noted, syncs=syncs), jobs
+            writes,
+            lambda one: write_planned(plan.root, one, damaged=one.target in noted, follow=follow, syncs=syncs),
+            jobs,
+            refused,
         )
         metas = [meta for meta in plan.meta_files if meta.rank not in failed and (ranks is None or meta.rank in ranks)]
-        renewed, wrong = write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
+        renewed, wrong = write_small(
+            metas, lambda one: write_meta(plan.root, one, step, follow=follow, syncs=syncs), jobs, refused
+        )
         others += wrong
         strategies = [one for one in plan.strategy_files if one.rank not in failed]
         strategies = [one for one in strategies if ranks is None or one.rank in ranks]
         copied, wrong = write_small(
             strategies,
-            lambda one: write_strategy_file(plan.root, one, context.source(one.source), syncs=syncs),
+            lambda one: write_strategy_file(plan.root, one, context.source(one.source), follow=follow, syncs=syncs),
             jobs,
+            refused,
         )
         others += wrong
         others += [Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         aside: list[str] = []
         if not failed and not others and plan.step is not None:
             own = [one for one in plan.set_aside if ranks is None or one.rank in ranks]
-            aside, others = set_aside(own, lambda one: _give_up(plan.root, one), jobs)
+            aside, others = set_aside(own, lambda one: _give_up(plan.root, one, follow), jobs)
         documents: list[str] = []
         if not failed and not others and ranks is None:
-            documents, others = write_documents(plan.documents, lambda one: write_document(plan.root, one))
+            documents, others = write_documents(plan.documents, lambda one: write_document(plan.root, one, follow))
         if context.journal is not None:
             for folder in sorted(_folders(plan, actions)):
                 _remove_leftovers(folder)
@@ -267,12 +282,16 @@ def _failed(action: Action, error: str) -> ActionResult:
 
 
 def write_small(
-    writes: Sequence[_WriteT], write: Callable[[_WriteT], bool], jobs: int
+    writes: Sequence[_WriteT],
+    write: Callable[[_WriteT], bool],
+    jobs: int,
+    refused: Mapping[str, Obstacle] = _NONE,
 ) -> tuple[list[str], list[Problem]]:
-    """Write rank lists or records in threads; return those that were written, and the problems."""
+    """Write rank lists or records in threads, but for those `refused`; return the written ones, and the problems."""
 
     def attempt(one: _WriteT) -> bool | Problem:
         try:
+            check_refused(one.target, refused)
             wrote = write(one)
             _log.info("rank %d: %s %s", one.rank, one.target, "written" if wrote else "left as it is")
             return wrote
@@ -317,8 +336,8 @@ def set_aside(
     return [end for end in ends if isinstance(end, str)], [end for end in ends if isinstance(end, Problem)]
 
 
-def _give_up(root: str, one: GivenUpSlice) -> str | None:
-    check_place(root, one.path, one.rank)
+def _give_up(root: str, one: GivenUpSlice, follow: Sequence[str]) -> str | None:
+    check_place(root, one.path, one.rank, follow)
     return give_up(LocalStore(root), one)
 
 

@@ -25,7 +25,7 @@ from ms_recover.execution.apply import (
     write_documents,
     write_small,
 )
-from ms_recover.execution.compose import complete_slice
+from ms_recover.execution.compose import complete_slice, foresee_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.documents import write_document
 from ms_recover.execution.manifests import manifest_in
@@ -33,6 +33,7 @@ from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.set_aside import give_up, keep_outvoted
 from ms_recover.execution.strategy_files import write_strategy_file
+from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import FileState
@@ -41,7 +42,7 @@ from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, MetaWrite, Plan
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.digest import name_digest
-from ms_recover.stores.local_store import LocalFile
+from ms_recover.stores.local_store import LocalFile, LocalStore
 from ms_recover.stores.store import Stop, Store, never
 from ms_recover.stores.urls import open_store
 from ms_recover.system_errors import explained
@@ -131,8 +132,10 @@ def apply_at_url(
         )
 
 
-def complete_in_store(store: Store, target: Store, path: str, action: ComposeAction, *, verify: bool) -> ActionResult:
-    """Write a full slice, put together of slices of a store, as a file of a store.
+def complete_in_store(
+    store: Store, target: Store, path: str, action: ComposeAction, *, verify: bool, dry_run: bool = False
+) -> ActionResult:
+    """Write a full slice, put together of slices of a store, as a file of a store; with `dry_run` write nothing.
 
     Raises
     ------
@@ -144,7 +147,12 @@ def complete_in_store(store: Store, target: Store, path: str, action: ComposeAct
     if _state(target, path) is not None:
         raise UsageError(f"{target.url}/{path} is there already: move it away, or name another file with --output")
     jobs_with_room([action.bytes], 1, None)
+    target.create(path)  # refuses a store that is only read, before anything is made
     with _folder(None) as root:
+        if dry_run:
+            if isinstance(target, LocalStore):
+                check_writable(target.path(path), action.bytes)
+            return foresee_slice(root, action, elsewhere=_Everywhere({}, store))
         result = complete_slice(root, action, verify=verify, elsewhere=_Everywhere({}, store))
         _send(target, root, action.target, verify, path)
     return result

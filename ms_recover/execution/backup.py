@@ -1,30 +1,41 @@
-"""Copy one step into a backup: contents once each, by digest, read back, and an index at the end."""
+"""Copy one step into a backup: contents once each, by digest, and an index at the end.
+
+An object gets its name only if its bytes have its digest, whatever its source holds by then; what is sent is read back.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import xxhash
 
-from ms_recover.errors import MissingInputError, UsageError, VerificationError
-from ms_recover.file_names import BACKUP_MARK, MANIFEST_SUFFIX, STATE_SUFFIX
+from ms_recover.errors import (
+    FormatError,
+    MissingInputError,
+    MsRecoverError,
+    PermissionDeniedError,
+    StorageError,
+    VerificationError,
+)
+from ms_recover.execution.backup_target import check_room, mark, write
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
 from ms_recover.model.backup import BackupFile, BackupIndex, BackupOutcome
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.progress import expect_bytes
 from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import FileForm
-from ms_recover.stores.backup_index import encode_index, encode_mark, index_path, object_path
-from ms_recover.stores.backup_store import is_backup
+from ms_recover.stores.backup_index import MOST_INDEX_BYTES, decode_index, encode_index, index_path, object_path
 from ms_recover.stores.digest import digest_of, name_digest
 from ms_recover.stores.local import StoppedError
-from ms_recover.stores.store import Stop, Store
+from ms_recover.stores.store import NewFile, Stop, Store
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -40,31 +51,48 @@ class Given:
     path: str
     state: FileState | None = None
     digest: str | None = None
+    read: bool = False
+    """Whether that digest is of bytes that were read, and not what a manifest says."""
     data: bytes | None = None
+
+
+class BadSourcesError(VerificationError):
+    """No source of some contents holds them any more; `notes` has each path and why."""
+
+    def __init__(self, text: str, notes: Sequence[Note]) -> None:
+        super().__init__(text)
+        self.notes = tuple(notes)
+
+
+class _SourceError(Exception):
+    """A source that does not give the bytes that it should; another one may."""
 
 
 def files_of_step(
     inventory: Inventory,
     step: Step,
     digests: Mapping[str, str],
+    read: Callable[[str], bool],
     manifests: Mapping[str, bytes],
-    states: Collection[str],
+    states: Mapping[str, str],
 ) -> list[Given]:
     """Return the files of a step: slices with their digests, manifests and states, and the lists beside them.
 
-    `manifests` has those that are made for slices without one, by the path of the slice; `states` the paths of slices
-    with a sound state file. The documents of MindFormers that name another step are left out.
+    `read` says of which slices the bytes were read. `manifests` has those that are made for slices without one, by the
+    path of the slice; `states` the digests of sound state files, by the same. The documents of MindFormers that name
+    another step are left out.
     """
     found: list[Given] = []
     for file in inventory.slices:
         if file.step == step and file.path in digests:
-            found.append(Given(path=file.path, state=FileState(file.size, file.mtime_ns), digest=digests[file.path]))
+            known, seen = FileState(file.size, file.mtime_ns), read(file.path)
+            found.append(Given(path=file.path, state=known, digest=digests[file.path], read=seen))
             beside = file.path + MANIFEST_SUFFIX
             made = manifests.get(file.path)
             state = None if made is None else FileState(len(made), file.mtime_ns)
             found.append(Given(path=beside, state=state, data=made))
             if file.path in states:
-                found.append(Given(path=file.path + STATE_SUFFIX))
+                found.append(Given(path=file.path + STATE_SUFFIX, digest=states[file.path], read=True))
     others = [one.path for one in inventory.group_files if one.info is not None]
     others += [one.path for one in inventory.strategy_files]
     others += [meta.path for meta in inventory.meta_files if meta.step == step]
@@ -86,43 +114,50 @@ def copy_step(
     index: BackupIndex,
     *,
     jobs: int = 1,
-    verify: bool = True,
+    verify: bool | None = None,
+    dry_run: bool = False,
     progress: Callable[[int], None] = lambda count: None,
 ) -> BackupOutcome:
     """Copy the files of a step into a backup; `index` is that of the backup, still without files.
 
-    What a run that was killed has copied is not copied again. Without the index, which comes last, nothing counts.
+    The target is one of `open_target`. What a run that was killed has copied is not copied again. Without the index,
+    which comes last, nothing counts. With `verify` every object is read back, without any; by default those that were
+    sent, and those that no index of this step vouches for. With `dry_run` nothing is written, and sources that were not
+    read yet are.
 
     Raises
     ------
-    UsageError
-        When the target is neither a backup nor empty, or is only read.
+    BadSourcesError
+        When no source of some contents holds them; they may lie in the backup in part, and do not count.
     VerificationError
         When a file changes meanwhile, or the backup does not give back what was copied.
     StorageError, MissingInputError, PermissionDeniedError
-        When reading or writing fails.
+        When reading or writing fails, or the target has too little room.
     KeyboardInterrupt
         When no thread writes any more.
     """
-    _mark(target)
     stop = threading.Event()
     files = _in_threads(jobs, stop, lambda one: _look(source, one, stop.is_set), given)
-    bytes_of = {one.path: one.data for one in given if one.data is not None}
-    objects: dict[str, BackupFile] = {}
-    for file in files:
-        objects.setdefault(object_path(file.digest, file.size), file)
-    total = sum(file.size for file in objects.values())
-    expect_bytes(progress, total)
-
-    def put(item: tuple[str, BackupFile]) -> int:
-        path, file = item
-        return _put(source, target, path, file, bytes_of.get(file.path), stop.is_set, verify, progress)
-
-    sizes = _in_threads(jobs, stop, put, objects.items())
     whole = replace(index, files=tuple(sorted(files, key=lambda file: file.path)))
     where = index_path(whole)
-    if not _is_there(target, where):
-        _write(target, where, encode_index(whole))
+    indexed = _is_index(target, where, whole)
+    objects: dict[str, list[BackupFile]] = defaultdict(list)
+    for file in files:
+        objects[object_path(file.digest, file.size)].append(file)
+    total = sum(held[0].size for held in objects.values())
+    expect_bytes(progress, total)
+    copy = _Copy(source, target, {one.path: one for one in given}, stop.is_set, progress, verify is not False, dry_run)
+    look = verify or (verify is None and not indexed)
+    there = _in_threads(jobs, stop, lambda one: copy.holds(one[0], one[1][0], look), objects.items())
+    missing = [one for one, is_there in zip(objects.items(), there, strict=True) if not is_there]
+    sent = sum(held[0].size for _, held in missing)
+    check_room(target, sent)
+    if not dry_run:
+        mark(target)
+    _in_threads(jobs, stop, lambda one: copy.put(*one), missing)
+    if not (indexed or dry_run):
+        write(target, where, encode_index(whole))
+    kept = len(objects) - len(missing)
     return BackupOutcome(
         root=index.root,
         url=target.url,
@@ -131,24 +166,22 @@ def copy_step(
         files=len(files),
         objects=len(objects),
         bytes=total,
-        uploaded=sum(size >= 0 for size in sizes),
-        uploaded_bytes=sum(max(size, 0) for size in sizes),
-        verified=verify,
+        uploaded=len(missing),
+        uploaded_bytes=sent,
+        verified=verify is not False,
+        read_back=(kept if look else 0) + (len(missing) if verify is not False and not dry_run else 0),
+        passed_over=tuple(sorted(copy.passed_over, key=lambda note: note.path)),
+        dry_run=dry_run,
     )
 
 
-def _mark(target: Store) -> None:
-    if not is_backup(target):
-        try:
-            entries = target.list("")
-        except MissingInputError:
-            entries = []
-        if entries:
-            raise UsageError(
-                f"{target.url} is no backup and not empty (it holds {entries[0].name!r}): name a folder or prefix of "
-                "its own"
-            )
-        _write(target, BACKUP_MARK, encode_mark())
+def _is_index(target: Store, path: str, expected: BackupIndex) -> bool:
+    """Whether the index of a step lies in a backup: all that it names was read back when it was written."""
+    try:
+        found = decode_index(target.read_small(path, "the index of a backup", MOST_INDEX_BYTES), path)
+    except (MissingInputError, FormatError):
+        return False
+    return found.files == expected.files
 
 
 def _look(source: Store, one: Given, stop: Stop) -> BackupFile:
@@ -164,84 +197,119 @@ def _look(source: Store, one: Given, stop: Stop) -> BackupFile:
     return BackupFile(path=one.path, digest=digest, size=size, mode=form.mode & 0o777, mtime_ns=max(form.mtime_ns, 0))
 
 
-def _put(
-    source: Store,
-    target: Store,
-    path: str,
-    file: BackupFile,
-    data: bytes | None,
-    stop: Stop,
-    verify: bool,
-    progress: Callable[[int], None],
-) -> int:
-    """Bring an object into the backup; return its bytes where they were sent, -1 where it was there."""
-    sent = -1
-    if not _holds(target, path, file, stop, verify):
-        _send(source, target, path, file, data, stop)
-        sent = file.size
-        if verify and not _holds(target, path, file, stop, verify):
-            raise VerificationError(
-                f"{target.url}/{path} does not give back the bytes of {file.path} that were written there: check the "
-                "store before you rely on it"
-            )
-    progress(file.size)
-    return sent
+@dataclass(frozen=True)
+class _Copy:
+    """What the objects of one copy share; threads share it."""
 
+    source: Store
+    target: Store
+    given: Mapping[str, Given]
+    stop: Stop
+    progress: Callable[[int], None]
+    verify: bool
+    dry_run: bool
+    passed_over: list[Note] = field(default_factory=list)
 
-def _holds(target: Store, path: str, file: BackupFile, stop: Stop, verify: bool) -> bool:
-    try:
-        if target.stat(path).size != file.size:
+    def holds(self, path: str, file: BackupFile, look: bool) -> bool:
+        """Whether the backup has an object: by its size, or where asked to `look` by its bytes."""
+        try:
+            if self.target.stat(path).size != file.size:
+                return False
+            if look:
+                with self.target.open(path) as opened:
+                    if opened.digest(self.stop) != file.digest:
+                        return False
+        except (MissingInputError, FormatError):
             return False
-        if not verify:
-            return True
-        with target.open(path) as opened:
-            return opened.digest(stop) == file.digest
-    except MissingInputError:
-        return False
+        self.progress(file.size)
+        return True
 
+    def put(self, path: str, files: Sequence[BackupFile]) -> None:
+        """Bring an object into the backup, from the first of some files that holds it; see it there."""
+        if self.dry_run and any(self._was_read(file) for file in files):
+            return
+        bad: list[Note] = []
+        for file in files:
+            try:
+                self._send(path, file)
+            except _SourceError as error:
+                bad.append(Note(file.path, str(error)))
+                _log.warning("%s %s", file.path, error)
+                continue
+            self.passed_over.extend(bad)
+            if self.dry_run or not self.verify:
+                self.progress(file.size)
+            elif not self.holds(path, file, True):
+                raise VerificationError(
+                    f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
+                    "check the store before you rely on it"
+                )
+            return
+        one = bad[0]
+        raise BadSourcesError(f"{self.source.url}/{one.path} {one.reason}", bad)
 
-def _send(source: Store, target: Store, path: str, file: BackupFile, data: bytes | None, stop: Stop) -> None:
-    """Write an object, which gets its name only if its bytes have its digest."""
-    digest, count = xxhash.xxh3_128(), 0
-    with target.create(path) as new:
+    def _was_read(self, file: BackupFile) -> bool:
+        given = self.given[file.path]
+        return given.read or given.digest is None
 
-        def take(piece: memoryview) -> None:
-            nonlocal count
-            if stop():
-                raise StoppedError
-            digest.update(piece)
-            new.write(piece)
-            count += len(piece)
+    def _send(self, path: str, file: BackupFile) -> None:
+        """Write an object, which gets its name only if its bytes have its digest; a _SourceError otherwise."""
+        digest, count = xxhash.xxh3_128(), 0
+        with nullcontext() if self.dry_run else self.target.create(path) as new:
+            sink = _Sink(new)
 
+            def take(piece: memoryview) -> None:
+                nonlocal count
+                if self.stop():
+                    raise StoppedError
+                digest.update(piece)
+                sink.write(piece)
+                count += len(piece)
+
+            self._read(file, take, sink)
+            if count != file.size or name_digest(digest) != file.digest:
+                raise _SourceError(
+                    f"holds other bytes than it should ({count} bytes, {name_digest(digest)}; it should hold "
+                    f"{file.size} bytes, {file.digest})"
+                )
+            if new is not None:
+                new.commit(FileForm(_OBJECT_MODE, file.mtime_ns))
+        _log.info("%s copied to %s, %d bytes", file.path, path, file.size)
+
+    def _read(self, file: BackupFile, take: Callable[[memoryview], None], sink: _Sink) -> None:
+        data = self.given[file.path].data
         if data is not None:
             take(memoryview(data))
-        else:
-            with source.open(file.path) as opened:
-                opened.read_range(0, opened.size, take, stop)
-        if count != file.size or name_digest(digest) != file.digest:
-            raise VerificationError(
-                f"{source.url}/{file.path} is not what was read before ({count} bytes, {name_digest(digest)}; before "
-                f"{file.size} bytes, {file.digest}): it changes, or its device fails; copy again"
-            )
-        new.commit(FileForm(_OBJECT_MODE, file.mtime_ns))
-    _log.info("%s copied to %s, %d bytes", file.path, path, file.size)
+            return
+        try:
+            with self.source.open(file.path) as opened:
+                opened.read_range(0, opened.size, take, self.stop)
+        except MsRecoverError as error:
+            if error is sink.error or self._is_lost(error):
+                raise
+            raise _SourceError(f"cannot be read: {error}") from error
+
+    def _is_lost(self, error: MsRecoverError) -> bool:
+        """Whether a distant source as a whole may be at fault."""
+        denied = isinstance(error, PermissionDeniedError)
+        return isinstance(error, StorageError) and not denied and not self.source.near
 
 
-def _is_there(target: Store, path: str) -> bool:
-    try:
-        target.stat(path)
-    except MissingInputError:
-        return False
-    return True
+class _Sink:
+    """A new file, None for nothing, and the error by which writing it ended."""
 
+    def __init__(self, new: NewFile | None) -> None:
+        self._new = new
+        self.error: MsRecoverError | None = None
 
-def _write(target: Store, path: str, data: bytes) -> None:
-    with target.create(path) as new:
-        new.write(data)
-        new.commit()
-    with target.open(path) as opened:
-        if opened.read_at(0, opened.size) != data:
-            raise VerificationError(f"{target.url}/{path} does not give back what was written there: check the store")
+    def write(self, piece: memoryview) -> None:
+        """Append bytes; errors as for `NewFile.write`."""
+        try:
+            if self._new is not None:
+                self._new.write(piece)
+        except MsRecoverError as error:
+            self.error = error
+            raise
 
 
 def _in_threads(jobs: int, stop: threading.Event, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:

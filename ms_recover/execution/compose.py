@@ -14,7 +14,8 @@ from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.image_writer import ImageWriter
 from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
-from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.execution.targets import check_target, check_written
+from ms_recover.execution.writable import check_writable
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
 from ms_recover.formats.reading import pread
@@ -39,9 +40,27 @@ def complete_slice(
 ) -> ActionResult:
     """Write a full slice that ``recover-ckpt complete`` asks for; a UsageError when its target exists."""
     path = os.path.join(root, action.target)
+    _refuse_there(path)
+    return _compose(action, ActionContext(root=root, elsewhere=elsewhere, verify=verify))
+
+
+def foresee_slice(root: str, action: ComposeAction, *, elsewhere: Mapping[str, Store] = _NOWHERE) -> ActionResult:
+    """Return what `complete_slice` would do, without writing anything; errors as there.
+
+    Sources are not read again, as far as none is needed to lay the file out.
+    """
+    path = os.path.join(root, action.target)
+    _refuse_there(path)
+    with PieceReader(action, ActionContext(root=root, elsewhere=elsewhere)) as reader:
+        size = _laid_out(action, reader).size
+    check_writable(path, size)
+    sources = ", ".join(source.path for source in action.sources)
+    return replace(result_of(action, None, sources, "planned", size, ""), digest=None)
+
+
+def _refuse_there(path: str) -> None:
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already: move it away, or name another file with --output")
-    return _compose(action, ActionContext(root=root, elsewhere=elsewhere, verify=verify))
 
 
 def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
@@ -59,7 +78,7 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    check_place(context.root, action.target, action.rank)
+    context.check_place(action)
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None:
         context.progress(action.bytes)
@@ -71,10 +90,7 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
 def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
     with PieceReader(action, context) as reader:
         model = reader.model(action.model)
-        header = reader.header(model)
-        if action.kind == "complete":
-            header = replace(header, metadata=tuple(map(_not_dealt, header.metadata)))
-        image = _image(action, header, reader)
+        image = _laid_out(action, reader)
         with context.new_file(action.target, action.sources[model].path) as file:
             with explained("writing", file.path):
                 allocate(file.descriptor, image.size)
@@ -145,6 +161,13 @@ def _write_manifest(
 
 def _not_dealt(entry: tuple[str, str]) -> tuple[str, str]:
     return (entry[0], "False") if entry[0] == "remove_redundancy" else entry
+
+
+def _laid_out(action: ComposeAction, reader: PieceReader) -> SliceImage:
+    header = reader.header(reader.model(action.model))
+    if action.kind == "complete":
+        header = replace(header, metadata=tuple(map(_not_dealt, header.metadata)))
+    return _image(action, header, reader)
 
 
 def _image(action: ComposeAction, model: SliceHeader, reader: PieceReader) -> SliceImage:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from ms_recover.execution.manifests import own_manifest
 from ms_recover.execution.set_aside import keep_outvoted
+from ms_recover.execution.targets import check_place, check_refused
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import ActionStatus
@@ -33,6 +35,10 @@ class ActionContext:
     """The plan's facts and the means of an action."""
 
     root: str
+    follow: tuple[str, ...] = ()
+    """As for `ms_recover.model.plan.Plan`."""
+    refused: Mapping[str, Obstacle] = field(default_factory=dict)
+    """Targets that are not written because of what is in the way, by path."""
     elsewhere: Mapping[str, Store] = field(default_factory=dict)
     """Stores of the slices that do not lie below the root, by path."""
     step: Step | None = None
@@ -49,6 +55,11 @@ class ActionContext:
     syncs: DirectorySyncs | None = None
     """Directories that the caller syncs when everything is done; None to sync them at once."""
     journal: Journal | None = None
+
+    def check_place(self, action: Action) -> None:
+        """Check that an action's target can be written; errors as for `ms_recover.execution.targets.check_place`."""
+        check_refused(action.target, self.refused)
+        check_place(self.root, action.target, action.rank, self.follow)
 
     def source(self, path: str) -> Store:
         """Return the store that has a slice."""

@@ -20,7 +20,7 @@ from ms_recover.execution.manifests import (
     write_manifest,
 )
 from ms_recover.execution.state_files import bring_state
-from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.execution.targets import check_target, check_written
 from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.reading import pread
 from ms_recover.model.actions import CopyAction, Replica
@@ -35,6 +35,8 @@ from ms_recover.stores.store import OpenFile
 from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
+_REPLACED = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EIO)
+"""Of a target that cannot be read."""
 _TARGET_ERRNOS = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -58,7 +60,7 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    check_place(context.root, action.target, action.rank)
+    context.check_place(action)
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None and action.replica.digest in (None, digest):
         context.progress(action.bytes)
@@ -118,7 +120,7 @@ def _digest_there(
         try:
             digest = holds(target, opened.size, replica.digest, context.stop)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EACCES):
+            if error.errno in _REPLACED:
                 digest = None  # nothing there, or unreadable: replaced by name when the plan saw it
             else:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.targets import check_place
@@ -14,8 +15,17 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.directories import DirectorySyncs
 
 
-def write_meta(root: str, write: MetaWrite, step: Step, *, syncs: DirectorySyncs | None = None) -> bool:
+def write_meta(
+    root: str,
+    write: MetaWrite,
+    step: Step,
+    *,
+    follow: Sequence[str] = (),
+    syncs: DirectorySyncs | None = None,
+) -> bool:
     """Write a ``meta.json`` of a plan; return False when it is there already.
+
+    `follow` is as for `check_place`.
 
     Raises
     ------
@@ -26,7 +36,7 @@ def write_meta(root: str, write: MetaWrite, step: Step, *, syncs: DirectorySyncs
     StorageError, MissingInputError
         As `ms_recover.stores.atomic.write_small`.
     """
-    check_place(root, write.target, write.rank)
+    check_place(root, write.target, write.rank, follow)
     path = os.path.join(root, write.target)
     folder = os.path.dirname(path)
     there = _named_in(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.targets import check_place
@@ -32,11 +32,18 @@ def write_group_info(
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)
 
 
-def write_planned(root: str, write: GroupWrite, *, damaged: bool = False, syncs: DirectorySyncs | None = None) -> bool:
+def write_planned(
+    root: str,
+    write: GroupWrite,
+    *,
+    damaged: bool = False,
+    follow: Sequence[str] = (),
+    syncs: DirectorySyncs | None = None,
+) -> bool:
     """Write a rank list of a plan; return False when it is there already.
 
     MindSpore writes rank lists as the job's user, so root gives them to the owner of their directory. A list that the
-    plan saw `damaged` may be replaced.
+    plan saw `damaged` may be replaced. `follow` is as for `check_place`.
 
     Raises
     ------
@@ -47,12 +54,12 @@ def write_planned(root: str, write: GroupWrite, *, damaged: bool = False, syncs:
     StorageError, MissingInputError
         As `write_group_info`.
     """
-    check_place(root, write.target, write.rank)
+    check_place(root, write.target, write.rank, follow)
     path = os.path.join(root, write.target)
     there = _usable_list(path, write.rank)
     if there is not None and set(there.restore_ranks) == set(write.restore_ranks):
         return False
-    replaceable = damaged and there is None and os.path.isfile(path)
+    replaceable = damaged and there is None and (os.path.isfile(path) or os.path.islink(path))
     if os.path.lexists(path) and not replaceable:
         raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
     write_group_info(path, write.restore_ranks, owner_of=os.path.dirname(path), syncs=syncs)

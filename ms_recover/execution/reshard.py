@@ -17,9 +17,11 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import TOOL, manifest_in, manifest_of, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.reshard_check import compare_back
-from ms_recover.execution.reshard_documents import document_bytes, write_documents
-from ms_recover.execution.reshard_output import check_output, prepare_output
+from ms_recover.execution.reshard_documents import document_bytes, foresee_documents, write_documents
+from ms_recover.execution.reshard_output import check_output, foresee_output, prepare_output
 from ms_recover.execution.targets import check_place, check_written
+from ms_recover.execution.writable import check_writable, free_bytes
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.formats.reading import pread
@@ -67,18 +69,7 @@ def run_reshard(
     progress: Callable[[int], None] | None = None,
 ) -> ReshardOutcome:
     """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.resharding.reshard`."""
-    if not plan.complete and not partial:
-        raise UnrecoverableError(f"{plan.root} cannot be cut anew whole by this plan; it names what nobody holds")
-    if plan.form == "mindformers" and not plan.complete:
-        raise UsageError(
-            "MindFormers leaves a parameter that is not there at its initial value without a word, so that nothing is "
-            "written in its format while something is missing: choose --format safetensors"
-        )
-    check_output(plan)
-    documents = document_bytes(plan)
-    files = [file for file in plan.files if plan.parts_of(file)]
-    for file in {file.parameters: file for file in files}.values():  # refuses what the format cannot hold
-        _image(plan, action_of(plan, file), None, plan.casts)
+    documents, files = _what_is_written(plan, partial=partial)
     prepare_output(plan, documents)
     with open_store(plan.root) as origin, lock_tree(plan.output):
         check_output(plan, documents)
@@ -104,18 +95,71 @@ def run_reshard(
                 compared, wrong = compare_back(plan, origin, digests, jobs=jobs)
                 errors += wrong
                 codes |= {VerificationError.exit_code} if wrong else set()
+    outcome = _outcome(plan, written, names, errors, codes)
+    return replace(outcome, compared=compared[0], compared_bytes=compared[1])
+
+
+def foresee_reshard(
+    plan: ReshardPlan, *, jobs: int = 1, partial: bool = False, progress: Callable[[int], None] | None = None
+) -> ReshardOutcome:
+    """Do what `run_reshard` does but writing: sources are read, and files put together in memory, window by window."""
+    documents, files = _what_is_written(plan, partial=partial)
+    foresee_output(plan, documents)
+    with open_store(plan.root) as origin, ExitStack() as lock:
+        if os.path.isdir(plan.output):
+            lock.enter_context(lock_tree(plan.output))
+        stop = threading.Event()
+        run = _Run(plan, origin, True, progress or (lambda count: None), stop, dry_run=True)
+        expect_bytes(progress, sum(plan.bytes_of(file) for file in files))
+        try:
+            ends = in_threads(jobs, run.together, batches(plan, files, jobs))
+        finally:
+            stop.set()
+    found = {end.result.target: end for several in ends for end in several}
+    written = [found[file.target] for file in files]
+    codes = {end.exit_code for end in written}
+    errors, names = [], []
+    room = free_bytes(plan.output)
+    size = sum(end.result.bytes for end in written)
+    if size > room:
+        errors.append(f"{plan.output} has {room:,} bytes free, and {size:,} have to go there: free some space")
+        codes.add(MsRecoverError.exit_code)
+    elif codes <= {0, VerificationError.exit_code} and all(_is_there(end) for end in written):
+        names = foresee_documents(plan, documents)
+    return replace(_outcome(plan, written, names, errors, codes), dry_run=True)
+
+
+def _what_is_written(plan: ReshardPlan, *, partial: bool) -> tuple[Mapping[str, bytes], list[TargetFile]]:
+    """Return documents and files of a plan, once it is known that they can be written; errors as for `run_reshard`."""
+    if not plan.complete and not partial:
+        raise UnrecoverableError(f"{plan.root} cannot be cut anew whole by this plan; it names what nobody holds")
+    if plan.form == "mindformers" and not plan.complete:
+        raise UsageError(
+            "MindFormers leaves a parameter that is not there at its initial value without a word, so that nothing is "
+            "written in its format while something is missing: choose --format safetensors"
+        )
+    check_output(plan)
+    documents = document_bytes(plan)
+    files = [file for file in plan.files if plan.parts_of(file)]
+    for file in {file.parameters: file for file in files}.values():  # refuses what the format cannot hold
+        _image(plan, action_of(plan, file), None, plan.casts)
+    return documents, files
+
+
+def _outcome(
+    plan: ReshardPlan, written: Sequence[Written], names: Sequence[str], errors: Sequence[str], codes: Iterable[int]
+) -> ReshardOutcome:
+    every = set(codes)
     if not plan.complete:
-        codes.add(VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code)
+        every.add(VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code)
     return ReshardOutcome(
         root=plan.root,
         output=plan.output,
         step=plan.step,
         results=tuple(end.result for end in written),
         documents=tuple(names),
-        compared=compared[0],
-        compared_bytes=compared[1],
         errors=tuple(errors),
-        exit_code=max(codes, default=0),
+        exit_code=max(every, default=0),
         partial=not plan.complete,
         left_out=plan.left_out,
         warnings=plan.every_warning,
@@ -136,7 +180,10 @@ class _Run:
         verify: bool,
         progress: Callable[[int], None],
         stop: threading.Event,
+        *,
+        dry_run: bool = False,
     ) -> None:
+        self._dry_run = dry_run
         self.plan, self.syncs = plan, DirectorySyncs()
         self._names = source_names(plan)
         self._proven: set[tuple[str, str]] = set()
@@ -159,14 +206,14 @@ class _Run:
         """Write files that hold the same: their sources are read once, unless an error makes each a case of its own."""
         if len(files) > 1 and not any(os.path.lexists(self._context.path(file.target)) for file in files):
             with suppress(MsRecoverError, OSError, StoppedError):
-                return self._write([(file, action_of(self.plan, file)) for file in files])
+                return self._made([(file, action_of(self.plan, file)) for file in files])
         return [self._one(file) for file in files]
 
     def _one(self, file: TargetFile) -> Written:
         """Write one file; an error is its end, and does not keep the others from being written."""
         action = action_of(self.plan, file)
         try:
-            written = self._there(file, action) or self._write([(file, action)])[0]
+            written = self._there(file, action) or self._made([(file, action)])[0]
         except (MsRecoverError, OSError) as error:
             code = error.exit_code if isinstance(error, MsRecoverError) else MsRecoverError.exit_code
             text = str(error) if isinstance(error, MsRecoverError) else f"rank {file.rank}, {file.target}: {error}"
@@ -174,6 +221,9 @@ class _Run:
         except StoppedError:
             return self._failed(file, "stopped", MsRecoverError.exit_code)
         return written
+
+    def _made(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
+        return self._foresee(files) if self._dry_run else self._write(files)
 
     def _failed(self, file: TargetFile, text: str, code: int) -> Written:
         _log.error("%s: %s", file.target, text)
@@ -220,6 +270,49 @@ class _Run:
                 for (file, own), temporary in zip(files, temporaries, strict=True)
             ]
 
+    def _foresee(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
+        """Say what would become of files that hold the same, out of one reading."""
+        context, plan = self._context, self.plan
+        for _, action in files:
+            check_place(plan.output, action.target, action.rank)
+        action = files[0][1]
+        with PieceReader(action, context, self._names, self._proven) as reader:
+            image = _image(plan, action, reader.header(reader.model(action.model)), self._casts)
+            digests = ImageWriter([], image, context, self._casts).write(action, reader)
+            reader.check_unchanged()
+            return [self._foreseen(file, own, image, digests, reader) for file, own in files]
+
+    def _foreseen(
+        self, file: TargetFile, action: ComposeAction, image: SliceImage, digests: Digests, reader: PieceReader
+    ) -> Written:
+        """Return what would become of a file, put together but not written."""
+        path = self._context.path(file.target)
+        self._context.progress(action.bytes)
+        names = [one.name for one in image.parameters]
+        if self._refuse_other(path, image.size, digests.file):
+            return _there(file, action, digests, names)
+        check_writable(path + MANIFEST_SUFFIX)
+        result = ReshardResult(
+            rank=file.rank,
+            target=file.target,
+            status="planned",
+            bytes=image.size,
+            digest=digests.file,
+            sources=tuple(reader.used),
+            dropped=tuple(reader.dropped),
+        )
+        code = VerificationError.exit_code if reader.dropped else 0
+        return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)), exit_code=code)
+
+    def _refuse_other(self, path: str, size: int, digest: str) -> bool:
+        """Whether a file holds some bytes already; a VerificationError when it holds others."""
+        with suppress(OSError):  # a file that cannot be read is another one
+            if holds(path, size, digest, self._context.stop) is not None:
+                return True
+        if os.path.lexists(path):
+            raise VerificationError(f"{path} is there already and holds other bytes: move it away, then run this again")
+        return False
+
     def _check(self, temporary: AtomicFile, image: SliceImage, digests: Digests) -> None:
         """See that a durable file is what it should be."""
         header = parse_header(pread(temporary.descriptor), image.size, name=temporary.path)
@@ -238,14 +331,9 @@ class _Run:
         reader: PieceReader,
     ) -> Written:
         """Give a durable file its name and its manifest."""
-        with suppress(OSError):  # a file that cannot be read is another one
-            if holds(temporary.target, image.size, digests.file, self._context.stop) is not None:
-                self._finish(file, action, image, digests, reader)
-                return _there(file, action, digests, (one.name for one in image.parameters))
-        if os.path.lexists(temporary.target):
-            raise VerificationError(
-                f"{temporary.target} is there already and holds other bytes: move it away, then run this again"
-            )
+        if self._refuse_other(temporary.target, image.size, digests.file):
+            self._finish(file, action, image, digests, reader)
+            return _there(file, action, digests, (one.name for one in image.parameters))
         self._context.commit(temporary)
         self._finish(file, action, image, digests, reader)
         result = ReshardResult(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ms_recover.errors import UsageError
+from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import (
     COMMON_NAME,
     GROUP_INFO_NAME,
@@ -77,11 +78,8 @@ def write_documents(plan: ReshardPlan, documents: Mapping[str, bytes], jobs: int
 
     def write(name: str) -> bool:
         path, data = os.path.join(plan.output, name), documents[name]
-        with suppress(OSError):
-            with open(path, "rb") as there:
-                if there.read(len(data) + 1) == data:
-                    return False
-            raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
+        if _is_there(path, data):
+            return False
         with explained("making the directory of", path):
             make_directory(os.path.dirname(path), plan.output, plan.output, syncs)
         write_small(path, data, owner_of=plan.output, syncs=syncs)
@@ -94,3 +92,24 @@ def write_documents(plan: ReshardPlan, documents: Mapping[str, bytes], jobs: int
         for error in syncs.sync_all(jobs):
             raise error
     return written
+
+
+def foresee_documents(plan: ReshardPlan, documents: Mapping[str, bytes]) -> list[str]:
+    """Return the documents that `write_documents` would write; errors as there, as far as they can be seen."""
+    missing = []
+    for name, data in documents.items():
+        path = os.path.join(plan.output, name)
+        if not _is_there(path, data):
+            check_writable(path, len(data))
+            missing.append(name)
+    return missing
+
+
+def _is_there(path: str, data: bytes) -> bool:
+    """Whether a document is there; a UsageError when another file is."""
+    with suppress(OSError):
+        with open(path, "rb") as there:
+            if there.read(len(data) + 1) == data:
+                return True
+        raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
+    return False

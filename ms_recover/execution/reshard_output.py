@@ -10,6 +10,8 @@ import xxhash
 
 from ms_recover.errors import UsageError
 from ms_recover.execution.manifests import TOOL
+from ms_recover.execution.outside import refuse_inside
+from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import MANIFEST_SUFFIX, RECOVERY_LOG_NAME, RESHARD_NAME, TEMPORARY_SUFFIX
 from ms_recover.formats.reading import read_small
 from ms_recover.model.reshard import ReshardPlan
@@ -20,9 +22,7 @@ from ms_recover.system_errors import explained
 
 def check_folder(root: str, output: str) -> None:
     """Check what can be said of an output before there is a plan; errors as for `check_output`."""
-    inside, folder = os.path.realpath(root), os.path.realpath(output)
-    if folder == inside or folder.startswith(os.path.join(inside, "")):
-        raise UsageError(f"{output} lies in {root}, where scans would find it: name a folder outside")
+    refuse_inside(root, output)
     if not os.path.lexists(output):
         return
     if not os.path.isdir(output):
@@ -67,6 +67,12 @@ def prepare_output(plan: ReshardPlan, documents: Collection[str]) -> None:
     if not os.path.lexists(path):
         record = {"tool": TOOL, "root": plan.root, "step": str(plan.step), "plan": identity_of(plan)}
         write_small(path, (json.dumps(record, indent=1) + "\n").encode(), owner_of=plan.output)
+
+
+def foresee_output(plan: ReshardPlan, documents: Collection[str]) -> None:
+    """Raise the errors of `prepare_output` as far as they can be seen without writing."""
+    check_output(plan, documents)
+    check_writable(os.path.join(plan.output, RESHARD_NAME))
 
 
 def identity_of(plan: ReshardPlan) -> str:

@@ -6,10 +6,12 @@ import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 from ms_recover.errors import FormatError, MissingInputError, VerificationError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
+from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.manifest import MAX_SIZE, encode_manifest
 from ms_recover.formats.reading import MAX_SMALL_FILE
@@ -19,9 +21,11 @@ from ms_recover.model.provenance import Provenance
 from ms_recover.model.verdicts import Evidence
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.paths import join
+from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
-from ms_recover.stores.urls import is_url, open_store
+from ms_recover.stores.urls import open_store
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
@@ -42,19 +46,22 @@ def seal_slices(
     `digests`, by path, are of the bytes that were judged, and the manifest names these even if the file changes now. A
     MsRecoverError says that a slice is gone or a manifest cannot be written.
     """
-    if is_url(root):
-        return _seal_in_store(root, list(slices), groups, world_size, digests)
+    with open_store(root) as store:
+        manifest_of = _Manifests(store, groups, world_size, digests)
+        if isinstance(store, LocalStore):
+            return _seal_here(root, slices, manifest_of)
+        return _seal_in_store(store, slices, manifest_of)
+
+
+def _seal_here(root: str, slices: Iterable[tuple[SliceFile, Evidence]], manifest_of: _Manifests) -> list[str]:
     syncs = DirectorySyncs()
-    strategy_of = functools.cache(strategy_digest)  # one strategy file, slices of many steps
 
     def seal(one: tuple[SliceFile, Evidence]) -> str:
         file, evidence = one
         path = os.path.join(root, file.path)
         with explained("sealing", path):
             os.stat(path)
-        group = groups.get(file.rank, (file.rank,))
-        manifest = sealing(file, evidence, group, world_size, digests[file.path], strategy_of(os.path.dirname(path)))
-        write_manifest(path, manifest, syncs)
+        write_manifest(path, manifest_of(file, evidence), syncs)
         _log.info("rank %d, step %s: %s sealed, by %s", file.rank, file.step, file.path, evidence)
         return file.path
 
@@ -65,39 +72,102 @@ def seal_slices(
     return sealed
 
 
-def _seal_in_store(
-    root: str,
-    slices: Sequence[tuple[SliceFile, Evidence]],
+class ForeseenSeals:
+    """What `seal_slices` would write, without writing anything; called as that is, but for the root.
+
+    Attributes
+    ----------
+    bytes : int
+        Of the manifests.
+    """
+
+    def __init__(self, root: str, *, here: bool = True) -> None:
+        self._root, self._here = root, here
+        self.bytes = 0
+
+    def __call__(
+        self,
+        slices: Sequence[tuple[SliceFile, Evidence]],
+        groups: Mapping[int, tuple[int, ...]],
+        world_size: int,
+        digests: Mapping[str, Digests],
+    ) -> list[str]:
+        """Return the paths of the slices that would get a manifest; errors as for `seal_slices`.
+
+        Slices of nodes, which do not lie `here`, are only counted.
+        """
+        if not self._here:
+            self.bytes += sum(len(encode_manifest(_sealed(*one, groups, world_size, digests, None))) for one in slices)
+            return [file.path for file, _ in slices]
+        with open_store(self._root) as store, ExitStack() as lock:
+            manifest_of = _Manifests(store, groups, world_size, digests)
+            if isinstance(store, LocalStore):
+                lock.enter_context(lock_tree(store.url))
+            elif slices:
+                store.create(slices[0][0].path + MANIFEST_SUFFIX)  # refuses where the store is only read
+            for file, evidence in slices:
+                store.stat(file.path)
+                self.bytes += len(encode_manifest(manifest_of(file, evidence)))
+                if isinstance(store, LocalStore):
+                    check_writable(store.path(file.path + MANIFEST_SUFFIX), self.bytes)
+            return [file.path for file, _ in slices]
+
+
+def _seal_in_store(store: Store, slices: Iterable[tuple[SliceFile, Evidence]], manifest_of: _Manifests) -> list[str]:
+    """Write manifests beside the slices of a store, each read back; nothing is locked."""
+
+    def seal(one: tuple[SliceFile, Evidence]) -> str:
+        file, evidence = one
+        data, beside = encode_manifest(manifest_of(file, evidence)), file.path + MANIFEST_SUFFIX
+        store.stat(file.path)
+        with store.create(beside) as new:
+            new.write(data)
+            new.commit()
+        if store.read_small(beside, "a manifest", MAX_SIZE) != data:
+            raise VerificationError(f"{store.url}/{beside} is not what was written there: check the store")
+        return file.path
+
+    return in_threads(_WRITERS, seal, slices)
+
+
+class _Manifests:
+    """The manifests of the slices of one tree; strategy files beside them are read once."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Mapping[int, tuple[int, ...]],
+        world_size: int,
+        digests: Mapping[str, Digests],
+    ) -> None:
+        self._store = store
+        self._known = groups, world_size, digests
+        self._strategy_of = functools.cache(self._strategy)  # one strategy file, slices of many steps
+
+    def __call__(self, file: SliceFile, evidence: Evidence) -> Manifest:
+        """Return the manifest of a slice, sealed on a ground."""
+        return _sealed(file, evidence, *self._known, self._strategy_of(os.path.dirname(file.path)))
+
+    def _strategy(self, folder: str) -> str | None:
+        if isinstance(self._store, LocalStore):
+            return strategy_digest(self._store.path(folder))
+        try:
+            data = self._store.read_small(join(folder, STRATEGY_NAME), "a strategy file", MAX_SMALL_FILE)
+        except (MissingInputError, FormatError):
+            return None
+        return digest_of(data)
+
+
+def _sealed(
+    file: SliceFile,
+    evidence: Evidence,
     groups: Mapping[int, tuple[int, ...]],
     world_size: int,
     digests: Mapping[str, Digests],
-) -> list[str]:
-    """Write manifests beside the slices of a store, each read back; nothing is locked."""
-    with open_store(root) as store:
-
-        @functools.cache
-        def strategy_of(folder: str) -> str | None:
-            try:
-                data = store.read_small(join(folder, STRATEGY_NAME), "a strategy file", MAX_SMALL_FILE)
-            except (MissingInputError, FormatError):
-                return None
-            return digest_of(data)
-
-        def seal(one: tuple[SliceFile, Evidence]) -> str:
-            file, evidence = one
-            group = groups.get(file.rank, (file.rank,))
-            strategy = strategy_of(os.path.dirname(file.path))
-            manifest = sealing(file, evidence, group, world_size, digests[file.path], strategy)
-            data, beside = encode_manifest(manifest), file.path + MANIFEST_SUFFIX
-            store.stat(file.path)
-            with store.create(beside) as new:
-                new.write(data)
-                new.commit()
-            if store.read_small(beside, "a manifest", MAX_SIZE) != data:
-                raise VerificationError(f"{store.url}/{beside} is not what was written there: check the store")
-            return file.path
-
-        return in_threads(_WRITERS, seal, slices)
+    strategy: str | None,
+) -> Manifest:
+    group = groups.get(file.rank, (file.rank,))
+    return sealing(file, evidence, group, world_size, digests[file.path], strategy)
 
 
 def sealing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ms_recover.errors import VerificationError
 from ms_recover.execution.targets import check_place
@@ -14,8 +15,17 @@ from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.store import Store
 
 
-def write_strategy_file(root: str, write: StrategyWrite, store: Store, *, syncs: DirectorySyncs | None = None) -> bool:
+def write_strategy_file(
+    root: str,
+    write: StrategyWrite,
+    store: Store,
+    *,
+    follow: Sequence[str] = (),
+    syncs: DirectorySyncs | None = None,
+) -> bool:
     """Copy a strategy file from a store, whole or not at all; return False when the same one is there already.
+
+    `follow` is as for `check_place`.
 
     Raises
     ------
@@ -26,7 +36,7 @@ def write_strategy_file(root: str, write: StrategyWrite, store: Store, *, syncs:
     StorageError, MissingInputError
         As `ms_recover.stores.atomic.write_small` and `Store.read_small`.
     """
-    check_place(root, write.target, write.rank)
+    check_place(root, write.target, write.rank, follow)
     path = os.path.join(root, write.target)
     data = store.read_small(write.source, "a strategy file", MAX_SMALL_FILE)
     if digest_of(data) != write.digest:

@@ -41,6 +41,9 @@ Digest = Annotated[str, Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=le
 Path = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
 """A path that stays below its root: not absolute, no empty component, no ``.`` and ``..``, no NUL."""
 
+AbsolutePath = Annotated[str, Meta(pattern=r"^(/|(/(?!\.{1,2}(/|$))[^/\0]+)+)$")]
+"""The real path of a directory: absolute, without empty components, ``.`` and ``..``, no NUL."""
+
 FileName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[^/\0]+$")]
 """The name of a file, without a path."""
 HostName = Annotated[str, Meta(min_length=1, max_length=255)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from ms_recover.bounded_json import decode_object
@@ -20,6 +22,7 @@ from ms_recover.formats.action_json import (
 )
 from ms_recover.formats.codec import (
     UNSET,
+    AbsolutePath,
     Count,
     Extent,
     Fields,
@@ -43,6 +46,7 @@ from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
+from ms_recover.model.places import Obstacle, ObstacleKind
 from ms_recover.model.plan import (
     PLAN_VERSION,
     Action,
@@ -56,11 +60,13 @@ from ms_recover.model.plan import (
     StrategyWrite,
     waves_of,
 )
+from ms_recover.model.printable import printable
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
 MAX_SIZE = 1 << 30
 """Longest plan that is read, in bytes."""
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MOST_BRACKETS = 1 << 25
 _MOST_COMMAS = 1 << 27
 
@@ -136,6 +142,15 @@ class GivenUpFields(Fields):
     reason: str
 
 
+class ObstacleFields(Fields):
+    """What keeps a file from being written where it belongs, and what to do."""
+
+    rank: Rank | None
+    path: Path
+    kind: ObstacleKind
+    reason: str
+
+
 class RankFields(Fields):
     """The state of one rank at one step, and the plan for it."""
 
@@ -189,6 +204,8 @@ class PlanFields(Fields, kw_only=True):
     strategy_files: tuple[StrategyWriteFields, ...] | UnsetType = UNSET
     cumulative_step: Count | UnsetType = UNSET
     set_aside: tuple[GivenUpFields, ...] | UnsetType = UNSET
+    follow: tuple[AbsolutePath, ...] | UnsetType = UNSET
+    obstacles: tuple[ObstacleFields, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -245,6 +262,8 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             strategy_files=plan.strategy_files or UNSET,
             cumulative_step=UNSET if plan.cumulative_step is None else plan.cumulative_step,
             set_aside=plan.set_aside or UNSET,
+            follow=plan.follow or UNSET,
+            obstacles=plan.obstacles or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -270,6 +289,8 @@ def plan_from_json(text: str, where: str) -> Plan:
         raise FormatError(f"{where} is not a recovery plan: {error}; {again}") from None
     if "actions" not in data or "version" not in data:
         raise FormatError(f"{where} is not a recovery plan; {again}")
+    if (names := _no_names(data)) is not None:
+        raise FormatError(f"{where} is not a plan that can be trusted ({names}): plan again")
     if data["version"] != PLAN_VERSION:
         raise FormatError(
             f"{where} is a plan of version {data['version']!r}, this tool reads {PLAN_VERSION}: plan again"
@@ -281,6 +302,26 @@ def plan_from_json(text: str, where: str) -> Plan:
         raise FormatError(f"{where} is not a plan that can be trusted ({error}): plan again") from None
     check_names(plan, where)
     return plan
+
+
+def _no_names(data: Mapping[str, Any]) -> str | None:
+    """Return why some text of a plan can be no path: a null character in the root, or half a character anywhere.
+
+    Bytes of a name that are no UTF-8 are the halves U+DC80 to U+DCFF.
+    """
+    root = data.get("root")
+    if isinstance(root, str) and ("\0" in root or not root):
+        return f"root is '{printable(root)}', which is no path"
+    waiting: list[object] = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and (half := _HALF.search(value)) is not None:
+            return f"a text has U+{ord(half[0]):04X}, half of a character: '{printable(value)}'"
+    return None
 
 
 def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
@@ -321,6 +362,8 @@ def _plan(fields: PlanFields) -> Plan:
         strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
         cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
+        follow=fields.follow or (),
+        obstacles=make(tuple[Obstacle, ...], fields.obstacles or ()),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step), **_flags(one, absent=False))
             for one in fields.rejected_steps

@@ -7,7 +7,6 @@ name, that holds their rank; so another rank's slice cannot be replaced by a pla
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ms_recover.errors import FormatError
@@ -26,6 +25,7 @@ from ms_recover.file_names import (
     marked,
     named_iteration,
     ranks_in_folders,
+    strategy_name,
     weights_name,
 )
 from ms_recover.model.compose import ComposeAction
@@ -33,6 +33,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
 _STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
+_SHOWN = 500
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
@@ -46,9 +47,21 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
     FormatError
         When one names another rank or step, or none; it names the path.
     """
+    for what, path, problem in name_problems(plan):
+        raise FormatError(text_of_problem(where, what, path, problem))
+
+
+def name_problems(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield the use of each path of a plan that names another rank, step or kind of file, the path, and its problem."""
     for what, path, problem in _names(plan):
         if problem is not None:
-            raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
+            yield what, path, problem
+
+
+def text_of_problem(where: str, what: str, path: str, problem: str) -> str:
+    """Return a problem of `name_problems` in words that begin with `where`."""
+    shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+    return f"{where} is to {what}, and {shown!r} {problem}: rename that file, then plan again"
 
 
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
@@ -58,6 +71,8 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     if step is not None and step.is_iteration:
         yield from _names_of_iteration(plan, step)
         return
+    read = _Read(step)
+    ranks: dict[str, int] = {}
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
@@ -65,8 +80,11 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
         yield use, target, name_problem(target, action.rank, step)
         for replica in action.replicas:
-            use = f"read a slice of rank {replica.rank}"
-            yield use, replica.path, name_problem(replica.path, replica.rank, step)
+            if ranks.get(replica.path) == replica.rank:
+                continue  # as for another rank of the group
+            ranks[replica.path] = replica.rank
+            if (problem := read.problem(replica.path, replica.rank)) is not None:
+                yield f"read a slice of rank {replica.rank}", replica.path, problem
     for document in plan.documents:
         yield "write a document", document.target, "belongs to a tree of iterations"
     for write in plan.group_files:
@@ -79,8 +97,8 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             (f"write the strategy file of rank {strategy.rank}", strategy.target, strategy.rank),
             (f"read the strategy file of rank {strategy.source_rank}", strategy.source, strategy.source_rank),
         ):
-            if path.rpartition("/")[2] != STRATEGY_NAME:
-                yield use, path, f"is not called {STRATEGY_NAME}"
+            if (name := path.rpartition("/")[2]) != strategy_name(name, rank):
+                yield use, path, f"is not called {STRATEGY_NAME} or {strategy_name('ckpt_strategy_rank_0.ckpt', rank)}"
             yield use, path, name_problem(path, rank, None)
     for meta in plan.meta_files:
         use, folder = f"write the meta.json of rank {meta.rank}", meta.target.rpartition("/")[0]
@@ -90,12 +108,36 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         yield use, meta.file, name_problem(f"{folder}/{meta.file}", meta.rank, step)
 
 
+class _Read:
+    """Checks the paths that are read, most of which differ by the rank in the name of a directory alone.
+
+    A form of paths that holds for two ranks names none beside that, and so it holds for every rank.
+    """
+
+    def __init__(self, step: Step | None) -> None:
+        self._step = step
+        self._held: dict[tuple[str, str], set[int]] = {}
+
+    def problem(self, path: str, rank: int) -> str | None:
+        """Return the problem of a path as `name_problem` does."""
+        ahead, found, behind = path.partition(f"{rank}/")
+        held = self._held.setdefault((ahead, behind), set()) if found and not ahead[-1:].isdigit() else set()
+        if len(held) > 1 or rank in held:
+            return None
+        problem = name_problem(path, rank, self._step)
+        if problem is None:
+            held.add(rank)
+        return problem
+
+
 def _names_aside(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     """Yield the same for the slices that are set aside: none that another one may need."""
     for action in (*plan.actions, *plan.partials):
         kept = action.set_aside
         if kept is not None and kept != aside_name(action.target, OUTVOTED_SUFFIX):
             yield f"set {action.target!r} aside", kept, f"does not end in {OUTVOTED_SUFFIX} behind that name"
+    if not plan.set_aside:
+        return
     needed = {part.path for verdict in plan.ranks for part in verdict.files}
     for action in plan.actions:
         needed |= {action.target, *(replica.path for replica in action.replicas)}
@@ -197,12 +239,13 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     named = _STEP_IN_NAME.match(name)
     if step is not None and named is not None and (named[1], named[2]) != (str(step.epoch), str(step.step)):
         return f"names step {named[1]}_{named[2]}, not {step}"
-    numbers = Counter(_NUMBERS.findall(path))
+    numbers = _NUMBERS.findall(path)
     if named is not None:
-        numbers -= Counter([named[1], named[2]])
+        for number in (named[1], named[2]):
+            numbers.remove(number)
     elif step is not None:
-        needed = Counter([str(step.step), *([str(step.epoch)] if step.epoch else [])])  # a path without epoch is of 0
-        if not needed <= numbers:
-            return f"does not name step {step}"
-        numbers -= needed
+        for number in (str(step.step), *([str(step.epoch)] if step.epoch else [])):  # a path without epoch is of 0
+            if number not in numbers:
+                return f"does not name step {step}"
+            numbers.remove(number)
     return None if str(rank) in numbers else f"does not name rank {rank}"

@@ -227,6 +227,9 @@ class BackupFields(Fields):
     uploaded: Count
     uploaded_bytes: Count
     verified: bool
+    read_back: Count
+    dry_run: bool
+    passed_over: tuple[NoteFields, ...] | UnsetType = UNSET
 
 
 class StartedFields(Fields, tag_field="event", tag="started"):
@@ -331,7 +334,8 @@ def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
 
 def backup_to_json(outcome: BackupOutcome) -> dict[str, Any]:
     """Return the object that ``copy --json`` prints."""
-    return to_json(fill(BackupFields, outcome, version=BACKUP_VERSION))
+    passed_over = unless_empty(outcome.passed_over)
+    return to_json(fill(BackupFields, outcome, version=BACKUP_VERSION, passed_over=passed_over))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class ReshardResultFields(Fields):
 
     rank: Rank
     path: str
-    status: Literal["written", "already there", "failed"]
+    status: Literal["written", "already there", "failed", "planned"]
     bytes: Size
     digest: Digest | None
     sources: tuple[str, ...]
@@ -92,6 +92,7 @@ class ReshardOutcomeFields(Fields):
     warnings: tuple[str, ...]
     errors: tuple[str, ...]
     exit_code: Count
+    dry_run: bool
 
 
 def reshard_plan_to_json(plan: ReshardPlan, reads: Mapping[int, int]) -> dict[str, Any]:

@@ -5,6 +5,7 @@
     {"metadata": {"total_size": BYTES}, "weight_map": {NAME: FILE, ...}}
 
 Source of the format: ``split_torch_state_dict_into_shards`` of ``huggingface_hub``; loaders read ``weight_map`` alone.
+MindSpore's ``unified_safetensors`` writes the same as ``param_name_map.json``; its loader also takes the bare map.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ def encode_index(files: Mapping[str, str], total: int) -> bytes:
     return (json.dumps(index, indent=2) + "\n").encode()
 
 
-def decode_index(data: bytes, name: str) -> dict[str, str]:
+def decode_index(data: bytes, name: str, *, bare: bool = False) -> dict[str, str]:
     """Return the file of each parameter; `name` is that of the index in messages.
+
+    With `bare` it may be the map itself.
 
     Raises
     ------
@@ -38,9 +41,10 @@ def decode_index(data: bytes, name: str) -> dict[str, str]:
         When it is damaged, or names a file that cannot lie beside it.
     """
     try:
-        found = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS, fractions=True).get("weight_map")
+        index = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS, fractions=True)
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
+    found = index if bare and "weight_map" not in index else index.get("weight_map")
     if not isinstance(found, dict) or not found:
         raise FormatError(f"{name}: it has no weight_map, which says where each parameter lies")
     for parameter, file in found.items():

@@ -58,7 +58,8 @@ def load_full(
     root : str or path
         Any tree that ``recover-ckpt plan`` reads, or its URL; slices may be lost or damaged. Or a folder without ranks
         that holds ``model.ckpt`` or ``model.safetensors``, or pieces and the ``model.safetensors.index.json`` that
-        names them, as ``recover-ckpt reshard --full`` and Hugging Face's tools write them.
+        names them, as ``recover-ckpt reshard --full`` and Hugging Face's tools write them; or ``part*.safetensors`` and
+        the ``param_name_map.json`` that MindSpore's ``unified_safetensors`` writes.
     names : str or iterable of str, optional
         The parameters that are wanted; all by default. Only these decide which step is whole.
     as_ : {"numpy", "mindspore"}

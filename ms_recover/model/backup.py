@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.errors import VerificationError
+from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 
 BACKUP_VERSION = 1
@@ -60,4 +62,15 @@ class BackupOutcome:
     """Objects that were not there yet, or were damaged."""
     uploaded_bytes: int
     verified: bool
-    """Whether every object was read back."""
+    """Whether every object that was sent was read back."""
+    read_back: int = 0
+    """Objects that were read in the backup and compared."""
+    passed_over: tuple[Note, ...] = ()
+    """Slices of the tree that do not hold what their manifests say, and why; their bytes came from replicas."""
+    dry_run: bool = False
+    """Whether nothing was written: `uploaded` is then what would be."""
+
+    @property
+    def exit_code(self) -> int:
+        """0, or that of damage where a slice of the tree was passed over: the backup is whole all the same."""
+        return VerificationError.exit_code if self.passed_over else 0

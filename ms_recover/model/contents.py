@@ -21,6 +21,11 @@ class Contents:
     states: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Path of a slice whose state file is missing or not the one that its manifest names, to what is wrong with it."""
 
+    failing: frozenset[str] = frozenset()
+    """Paths of the slices among `problems` that the device failed to give: their bytes need not be wrong."""
+    nan: frozenset[str] = frozenset()
+    """Paths of slices in which every floating-point value is NaN."""
+
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""
         return file.path in self.digests or file.path in self.problems
@@ -28,7 +33,11 @@ class Contents:
     def merged(self, more: Contents) -> Contents:
         """Return these contents and `more`; the newer reading of a slice counts."""
         return Contents(
-            {**self.digests, **more.digests}, {**self.problems, **more.problems}, {**self.states, **more.states}
+            {**self.digests, **more.digests},
+            {**self.problems, **more.problems},
+            {**self.states, **more.states},
+            self.failing | more.failing,
+            self.nan - more.digests.keys() | more.nan,
         )
 
 

@@ -56,6 +56,8 @@ class SliceFile:
     """The metadata of a safetensors file says ``remove_redundancy``: it has a part of the parameters of its rank."""
     global_step: int | None = None
     """The value of its ``global_step``: read of a few slices of each step, and only where names may not order steps."""
+    failing: bool = False
+    """The device failed to give its first bytes, for the reason in `problem`: they need not be wrong."""
     step_num: int | None = None
     """The value that MindFormers appends under this name; None for the slices of others."""
 

@@ -66,6 +66,10 @@ class PlanOptions:
     """Judge by headers and manifests; do not compare replicas by contents."""
     ranks: frozenset[int] | None = None
     """Only these ranks need a slice, because the others are recovered elsewhere; None for all."""
+    follow: tuple[str, ...] = ()
+    """Directories of this host out of the root: where a link in the tree leads below one of them, files are written
+    there.
+    """
     require_newest: bool = False
     """Refuse to go back behind a newer step that was given up: planning raises OlderStepError instead."""
 

@@ -11,8 +11,9 @@ from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
+from ms_recover.model.places import Obstacle
 from ms_recover.model.steps import Step
-from ms_recover.model.verdicts import Evidence, RankState, Verdict
+from ms_recover.model.verdicts import Answer, Evidence, RankState, Verdict
 
 if TYPE_CHECKING:
     from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
@@ -236,12 +237,32 @@ class Plan:
     """Slices that would keep a training from resuming from the planned step, by rank and path; once every rank has its
     slice.
     """
+    follow: tuple[str, ...] = ()
+    """Real directories out of the root, absolute, that links may lead to and below which files are written."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """What keeps files from being written where they belong, as the plan saw it: applying it would fail there."""
 
     @property
     def changes_anything(self) -> bool:
         """Whether applying it would write something; a plan without a step is not applied."""
         files = self.actions or self.group_files or self.meta_files or self.documents
         return self.step is not None and bool(files or self.set_aside)
+
+    @property
+    def answer(self) -> Answer:
+        """The answer in a word; that of a step which ``--require-newest`` refuses is the caller's to know."""
+        if self.step is not None:
+            if self.obstacles:
+                return "BLOCKED"
+            if self.actions:
+                return "RECOVERABLE"
+            return "UNCERTAIN" if self.world_size_guessed else "COMPLETE"
+        bad = [rank for rank in self.ranks if rank.verdict == "unrecoverable"]
+        if any(rank.state == "unreadable" for rank in bad):
+            return "PERMISSION DENIED"
+        if self.disagreements:
+            return "UNDECIDED"
+        return "UNRECOVERABLE" if bad else "UNHEALTHY"
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:
@@ -270,7 +291,8 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
     A slice that was outvoted in one parameter gives others to a lost rank, and is mended itself. Only actions that need
     each other's old bytes share a wave, the last one: the first that ends leaves the others to the next plan.
     """
-    reads = [{replica.path for replica in action.replicas} - {action.target} for action in actions]
+    targets = {action.target for action in actions}
+    reads = [targets.intersection(one.path for one in action.replicas) - {action.target} for action in actions]
     left = list(range(len(actions)))
     waves: list[tuple[Action, ...]] = []
     while left:

@@ -308,7 +308,8 @@ class ReshardResult:
 
     rank: int
     target: str
-    status: Literal["written", "already there", "failed"]
+    status: Literal["written", "already there", "failed", "planned"]
+    """``planned`` of a dry run: it would be written."""
     bytes: int = 0
     digest: str | None = None
     sources: tuple[str, ...] = ()
@@ -335,3 +336,5 @@ class ReshardOutcome:
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     """Those of the plan, older steps and values of one rank among them."""
+    dry_run: bool = False
+    """Whether nothing was written: `documents` are then those that would be."""

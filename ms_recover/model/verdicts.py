@@ -37,8 +37,27 @@ RankState = Literal["ok", "missing", "damaged", "unreadable", "lost"]
 Verdict = Literal["keep", "copy", "compose", "unrecoverable"]
 """The plan for one rank."""
 
+Answer = Literal[
+    "COMPLETE",
+    "RECOVERABLE",
+    "BLOCKED",
+    "UNCERTAIN",
+    "UNDECIDED",
+    "UNHEALTHY",
+    "PERMISSION DENIED",
+    "UNRECOVERABLE",
+    "REFUSED",
+]
+"""The answer of a plan, with which its headline begins.
+
+``COMPLETE``: every rank has its slice. ``BLOCKED``: every rank has its slice or a source, and something keeps a file
+from being written where it belongs. ``UNCERTAIN``: so has every rank that is known, but nothing states how many
+there are. ``UNDECIDED``: replicas differ and nothing settles it. ``UNHEALTHY``: every step that could be had is passed
+over. ``REFUSED``: by ``--require-newest``.
+"""
+
 ComposeKind = Literal["compose", "partial", "complete"]
 """A whole slice under its own name, the surviving parameters of one, or all parameters of a stage."""
 
-ActionStatus = Literal["copied", "composed", "already there", "failed"]
-"""The end of one action."""
+ActionStatus = Literal["copied", "composed", "already there", "failed", "planned"]
+"""The end of one action; ``planned`` of a dry run: it would be written."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ms_recover.errors import ContradictionError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.steps import Step
-from ms_recover.model.topology import Topology, short_name
+from ms_recover.model.topology import UNKNOWN, Topology, short_name
 
 BY_MANIFESTS = "the hosts in manifests"
 
@@ -57,10 +57,9 @@ def name_hosts(stated: Mapping[int, tuple[str, str | None]]) -> dict[int, str]:
 
 
 def topology_of_manifests(hosts: Mapping[int, str], world_size: int) -> Topology | None:
-    """Return the topology that manifests state; None unless they name the host of every rank."""
-    if not world_size or any(rank not in hosts for rank in range(world_size)):
-        return None
-    return Topology(("host",), (tuple([hosts[rank] for rank in range(world_size)]),), BY_MANIFESTS)
+    """Return the topology that manifests state, which need not name the host of every rank; None without any host."""
+    named = tuple([hosts.get(rank, UNKNOWN) for rank in range(world_size)])
+    return Topology(("host",), (named,), BY_MANIFESTS) if any(named) else None
 
 
 def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:

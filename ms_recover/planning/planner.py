@@ -14,7 +14,7 @@ from ms_recover.errors import OlderStepError
 from ms_recover.model.inventory import Note
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment, texts_of_passed_over
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
+from ms_recover.model.texts import list_some, name_ranks
 from ms_recover.planning.choice import AssessedPart, choose_step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.hints import hints_for
@@ -25,6 +25,7 @@ from ms_recover.planning.positions import Saved
 from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run, why_alone
+from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
@@ -160,6 +161,12 @@ def _warnings(
         return tuple(texts)
     saved = facts.saved_as(found.step, run)
     texts += _other_runs(facts, found, saved)
+    diverged = sorted({one.rank for one in facts.counted_at(found.step) if one.is_nan})
+    if diverged:
+        texts.append(
+            f"step {found.step}: {NAN_EVERYWHERE} in the slices of {name_ranks(diverged)}: training had diverged "
+            "by then; recover-ckpt history --read shows since when, --step takes an older step"
+        )
     if (unhealthy := facts.why_unhealthy(found.step, saved)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):

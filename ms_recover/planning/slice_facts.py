@@ -15,6 +15,8 @@ from ms_recover.planning.redundancy.seen_local import NOTHING_SEEN, Member, Seen
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.world_size import WorldSize
 
+NAN_EVERYWHERE = "every floating-point value is NaN"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SliceFacts:
@@ -41,8 +43,12 @@ class SliceFacts:
         The mismatch of its manifest with its place, name and header, or of its header with what it must list.
     content_problem : str or None
         The mismatch of its contents with its manifest, or the reason why they could not be read.
+    failing : bool
+        The device failed to give it: its bytes need not be wrong.
     expected : ParameterList or None
         What it must list by metadata that most of the files agree with; None when nothing states it.
+    is_nan : bool
+        It was read, and every floating-point value in it is NaN.
     seen_local : SeenLocal
         The rank-local parameters of its run and group that manifests show, whether or not they record them.
     """
@@ -56,8 +62,10 @@ class SliceFacts:
     was_read: bool
     manifest_problem: str | None
     content_problem: str | None
+    failing: bool = False
     expected: ParameterList | None = None
     state_problem: str | None = None
+    is_nan: bool = False
     seen_local: SeenLocal = NOTHING_SEEN
 
     @property
@@ -143,8 +151,10 @@ def find_slice_facts(
             )
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),
+            failing=file.failing or path in contents.failing,
             expected=expected,
             state_problem=contents.states.get(path),
+            is_nan=path in contents.nan,
             seen_local=_seen(file, seen),
         )
 

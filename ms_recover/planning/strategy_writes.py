@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from ms_recover.file_names import STRATEGY_NAME
+from ms_recover.file_names import STRATEGY_NAME, ranks_in_folders, strategy_name
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.plan import Action, GroupWrite, StrategyWrite
 from ms_recover.planning.facts import Facts
@@ -18,17 +18,26 @@ def plan_strategy_files(
 
     MindSpore writes the same for all ranks of a stage. The files that say what most of the stage's do are sources.
     """
-    found = sorted(facts.inventory.strategy_files, key=lambda one: one.path)
-    files = [one for one in found if posixpath.basename(one.path) == STRATEGY_NAME]
-    have = {posixpath.dirname(one.path) for one in files} | _unreadable(facts)
+    files = sorted(facts.inventory.strategy_files, key=lambda one: one.path)
+    have = {one.path for one in files} | {note.path for note in facts.inventory.notes}  # what cannot be read stays
     folders = {one.rank: posixpath.dirname(one.target) for one in (*lists, *actions)}
     writes = []
     for rank, folder in sorted(folders.items()):
-        source = next((one for one in files if _may_lend(facts, one, rank)), None)
-        if source is not None and folder and folder not in have:
-            target = f"{folder}/{STRATEGY_NAME}"
+        lenders = ((one, _target_like(one, rank, folder)) for one in files if _may_lend(facts, one, rank))
+        source, target = next(((one, path) for one, path in lenders if path is not None), (None, None))
+        if source is not None and target is not None and target not in have:
             writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
     return tuple(writes)
+
+
+def _target_like(source: StrategyFile, rank: int, folder: str) -> str | None:
+    """Return where a rank has its strategy file if another has it there: beside its slice, or in one folder of all."""
+    place, name = posixpath.split(source.path)
+    own = strategy_name(name, rank)
+    beside = own == STRATEGY_NAME or bool(ranks_in_folders(place.split("/")))
+    if own is None or (beside and not folder):
+        return None
+    return posixpath.join(folder if beside else place, own)
 
 
 def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:
@@ -41,9 +50,3 @@ def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:
         and stages.of(file.rank) == stage
         and file.digest in stages.digests.get(stage, ())
     )
-
-
-def _unreadable(facts: Facts) -> set[str]:
-    """Return the directories in which a strategy file lies that cannot be read: it stays."""
-    notes = (note.path for note in facts.inventory.notes)
-    return {posixpath.dirname(path) for path in notes if posixpath.basename(path) == STRATEGY_NAME}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ms_recover.file_names import STRATEGY_NAME
+from ms_recover.file_names import OUTVOTED_SUFFIX, STRATEGY_NAME, aside_name
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.inventory import GroupFile, Inventory, MetaFile, Note, SliceFile, StrategyFile
 from ms_recover.model.iterations import Document, Iteration
@@ -41,6 +41,8 @@ class Union:
         Index of the served inventory that each slice comes from, by path; slices of this node are not in it.
     replaced : dict of str to FileState
         Damaged slices of this node that have a slice of the same name on another, by path.
+    failing : frozenset of str
+        Those of them that the device of this node fails to give, so that they need not be wrong.
     away : frozenset of int
         Ranks with files on other nodes and none here.
     denied : dict of int to Note
@@ -60,6 +62,7 @@ class Union:
     denied: dict[int, Note]
     borrowed: dict[str, Borrowed] = field(default_factory=dict)
     small: tuple[_Small, ...] = ()
+    failing: frozenset[str] = frozenset()
     lenders: dict[str, int] = field(default_factory=dict)
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
@@ -125,6 +128,7 @@ def unite(local: Inventory, served: Sequence[Inventory], backups: Collection[int
         denied=denied,
         borrowed=borrowed,
         small=tuple(file for file in small if file.path not in known),
+        failing=frozenset(file.path for file in local.slices if file.failing),
         lenders={path: number for path, number in lenders.items() if path not in known},
     )
 
@@ -235,13 +239,18 @@ def cut_down(
             *(
                 StrategyWrite(file.rank, file.path, file.rank, file.path, file.digest)
                 for file in small
-                if isinstance(file, StrategyFile) and file.digest and posixpath.basename(file.path) == STRATEGY_NAME
+                if isinstance(file, StrategyFile) and file.digest and _is_beside_slices(file.path)
             ),
         ),
         set_aside=tuple(one for one in plan.set_aside if one.path not in union.holders),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),
     )
+
+
+def _is_beside_slices(path: str) -> bool:
+    """Whether a strategy file lies below the root and not where only its operator named it."""
+    return posixpath.basename(path) == STRATEGY_NAME and not posixpath.isabs(path)
 
 
 def _documents(plan: Plan, union: Union, names: Sequence[str]) -> tuple[DocumentWrite, ...]:
@@ -272,7 +281,12 @@ def _on_this_node(action: Action, union: Union) -> Action:
     """Return an action that replaces the file of this node under the target's name, not that of another node."""
     if action.target not in union.holders:
         return action
-    return replace(action, replaces=union.replaced.get(action.target), set_aside=None)
+    return replace(action, replaces=union.replaced.get(action.target), set_aside=_kept_as(action.target, union))
+
+
+def _kept_as(target: str, union: Union) -> str | None:
+    """Return where a slice of this node is kept that is replaced though nothing shows that it is wrong."""
+    return aside_name(target, OUTVOTED_SUFFIX) if target in union.replaced and target in union.failing else None
 
 
 def _bring(verdict: RankVerdict, file: SliceFile, union: Union, host: str, read: Digests | None) -> CopyAction:
@@ -288,4 +302,5 @@ def _bring(verdict: RankVerdict, file: SliceFile, union: Union, host: str, read:
         reason=f"its own slice is at {host}; {verdict.reason}",
         evidence=verdict.evidence or "structure",
         group=file.manifest.group if file.manifest is not None else (file.rank,),
+        set_aside=_kept_as(file.path, union),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ms_recover.model.audit import Audit, BlockClass, LevelAudit, Loss, Losses
-from ms_recover.planning.audit.headline import many, plural
+from ms_recover.model.texts import many, plural, ranks_text
 from ms_recover.reporting.figures import seconds_text
 from ms_recover.reporting.rank_map import rank_map, states_of_audit
-from ms_recover.reporting.tables import first_rows, page, ranks_text, section, size_text
+from ms_recover.reporting.tables import first_rows, page, section, size_text
 
 _MOST_ROWS = 24
 _MOST_NAMED = 3
@@ -20,7 +20,7 @@ def audit_text(audit: Audit, width: int | None, *, gate: str = "", ascii_only: b
     """
     where = audit.root or "before the first checkpoint"
     step = "" if audit.step is None or audit.before else f", step {audit.step}"
-    lines = [f"{where}: {audit.world_size:,} ranks{step}", audit.headline]
+    lines = [f"{where}: {many(audit.world_size, 'rank')}{step}", audit.headline]
     lines += [gate] if gate else []
     if audit.step is None:
         return page(lines)

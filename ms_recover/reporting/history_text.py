@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OddValues, Stopped
-from ms_recover.model.texts import list_some, name_some
-from ms_recover.reporting.tables import first_rows, page, ranks_text, section, size_text
+from ms_recover.model.texts import list_some, many, name_some, ranks_text
+from ms_recover.reporting.tables import first_rows, page, section, size_text
 
 _MOST = 20
 """So many rows of a table, or names, are shown; JSON has all."""
@@ -57,7 +57,7 @@ def history_text(found: History, width: int | None) -> str:
 
 
 def _headline(found: History) -> list[str]:
-    many = "1 step" if len(found.steps) == 1 else f"{len(found.steps):,} steps"
+    steps = many(len(found.steps), "step")
     run = f" of run {found.run_id}" if found.run_id else ""
     read = f"; {size_text(found.read_bytes)} read" if found.read else ""
     clean = f"last clean step {found.clean}" if found.clean is not None else f"no clean step: {found.clean_reason}"
@@ -72,7 +72,7 @@ def _headline(found: History) -> list[str]:
         head = f"SOUND where compared; {clean}, the newest is {found.newest}"
     else:
         head = f"SOUND: all ranks that hold the same agree at the newest step, {found.clean}"
-    return [head, f"{many}{run}, {found.world_size} ranks{read}"]
+    return [head, f"{steps}{run}, {many(found.world_size, 'rank')}{read}"]
 
 
 def _what(one: Disagreement) -> str:
@@ -98,8 +98,11 @@ def _how(one: Disagreement) -> str:
     if one.suspects:
         texts.append(f"rank {ranks_text(one.suspects)} was outvoted in other parameters by then")
     texts.append(f"agreed at step {one.agreed_until}" if one.agreed_until is not None else "never seen to agree")
-    many = "1 step" if one.steps == 1 else f"{one.steps:,} steps"
-    texts.append(f"differ at {many}, until {one.last}" if one.last != one.first else "differ at this step alone")
+    texts.append(
+        f"differ at {many(one.steps, 'step')}, until {one.last}"
+        if one.last != one.first
+        else "differ at this step alone"
+    )
     if one.later:
         texts.append(f"later rank {ranks_text(one.later)} as well")
     if one.recorded:
@@ -125,13 +128,13 @@ def _stopped(one: Stopped) -> str:
 
 
 def _value(one: OddValues) -> str:
-    many = f"at {one.steps:,} steps, until {one.last}" if one.steps > 1 else "at this step alone"
+    when = f"at {one.steps:,} steps, until {one.last}" if one.steps > 1 else "at this step alone"
     if one.kind == "zero":
-        return f"became all zero, {many}"
+        return f"became all zero, {when}"
     if one.kind == "damaged":
-        return f"the bytes on the disk are not those that were saved, {many}: see recover-ckpt verify"
+        return f"the bytes on the disk are not those that were saved, {when}: see recover-ckpt verify"
     name = {"nan": "NaN", "inf": "Inf"}[one.kind]
-    return f"{one.count:,} x {name}, {many}"
+    return f"{one.count:,} x {name}, {when}"
 
 
 def _run_row(one: HistoryRun) -> tuple[str, str, str]:

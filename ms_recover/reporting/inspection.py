@@ -6,7 +6,8 @@ from ms_recover.model.inspection import Inspection
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.reporting.tables import page, ranks_text, section, size_text, table_lines
+from ms_recover.model.texts import many, ranks_text
+from ms_recover.reporting.tables import page, section, size_text, table_lines
 
 _NAMES = {
     "ckpt": "a slice (.ckpt)",
@@ -45,7 +46,11 @@ def inspection_text(found: Inspection, width: int | None) -> str:
 def _metadata_lines(metadata: ShardMetadata, width: int | None) -> list[str]:
     dealt = {True: "one file for each shard (remove_redundancy)", False: "each holder wrote its shards", None: ""}
     stages = [f"{ranks[0]}-{ranks[-1]}" for ranks in metadata.stages]
-    parts = [f"{metadata.world_size} ranks", f"pipeline stages {', '.join(stages)}", dealt[metadata.removed_redundancy]]
+    parts = [
+        many(metadata.world_size, "rank"),
+        f"pipeline stages {', '.join(stages)}",
+        dealt[metadata.removed_redundancy],
+    ]
     lines = [f"{', '.join(part for part in parts if part)}; {len(metadata.files)} files"]
     rows = [
         (

@@ -10,12 +10,12 @@ from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
 from ms_recover.model.iterations import Document
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
+from ms_recover.model.texts import list_some, many, ranks_text
 from ms_recover.model.topology import Topology
 from ms_recover.planning.positions import find_positions
 from ms_recover.planning.prefixes import find_experiments, stated_base
 from ms_recover.reporting.rank_map import rank_map, states_of_inventory
-from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
+from ms_recover.reporting.tables import note_lines, page, section, size_text, table_lines
 
 _MOST_ROWS = 32
 _TRAINED = "of the training"
@@ -37,7 +37,7 @@ def inventory_text(
 
     `topology` and `ascii_only` are as for `ms_recover.reporting.rank_map.rank_map`.
     """
-    lines = [f"{inventory.root}: files of {len(inventory.ranks)} ranks ({ranks_text(inventory.ranks)})", ""]
+    lines = [f"{inventory.root}: files of {many(len(inventory.ranks), 'rank')} ({ranks_text(inventory.ranks)})", ""]
     lines += _step_table(inventory, width)
     lines += _experiment_line(inventory)
     if inventory.steps:

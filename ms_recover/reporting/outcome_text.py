@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
-from ms_recover.model.texts import list_some
+from ms_recover.model.texts import list_some, many
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.plan_text import given_up_lines, going_back, outvoted_lines
 from ms_recover.reporting.tables import page, section, size_text
@@ -23,7 +23,8 @@ def outcome_text(
 
     Last come the bytes written in so many seconds.
     """
-    lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.given_up, outcome.step)}"]
+    back = "" if outcome.partial else going_back(outcome.given_up, outcome.step)
+    lines = [outcome.root, f"{_headline(outcome)}{back}"]
     borrowed = _borrowed_lines(outcome)
     lines += [line for line in (f"WARNING: {warning}" for warning in warnings) if line not in borrowed]
     rows = [
@@ -38,7 +39,7 @@ def outcome_text(
     if any(one.set_aside is not None for one in outcome.results):
         command = shlex.join(["recover-ckpt", "plan", outcome.root])
         lines.append(f"{command} names the commands that take them back or remove them")
-    lines += given_up_lines(outcome.given_up, outcome.step, width)
+    lines += given_up_lines(outcome.given_up, None if outcome.partial else outcome.step, width)
     if outcome.set_aside:
         lines += ["", f"Slices that were given up, renamed: {list_some(outcome.set_aside, _MOST_NAMED)}"]
     if outcome.group_files:
@@ -82,13 +83,13 @@ def _headline(outcome: Outcome) -> str:
         )
     if failed:
         return (
-            f"FAILED: {failed} of {len(outcome.results)} slices could not be recovered, the others are whole; "
+            f"FAILED: {failed} of {many(len(outcome.results), 'slice')} could not be recovered, the others are whole; "
             "remove the causes named below and run the command again"
         )
     if outcome.partial:
         return (
-            f"PARTIAL: the surviving parameters of {len(outcome.results)} slices of step {outcome.step} are written "
-            "beside them; none of them is whole"
+            f"PARTIAL: the surviving parameters of {many(len(outcome.results), 'slice')} of step {outcome.step} are "
+            f"written beside {'it; it is not whole' if len(outcome.results) == 1 else 'them; none of them is whole'}"
         )
     kept, renamed = sum(one.set_aside is not None for one in outcome.results), len(outcome.set_aside)
     aside = f"; {kept} that {'were' if kept > 1 else 'was'} replaced set aside" if kept else ""
@@ -102,5 +103,5 @@ def _headline(outcome: Outcome) -> str:
 
 
 def _held(outcome: Outcome) -> str:
-    parts = f"the surviving parameters of {len(outcome.results)} slices of step {outcome.step} are written"
+    parts = f"the surviving parameters of {many(len(outcome.results), 'slice')} of step {outcome.step} are written"
     return parts if outcome.partial else f"every rank has its slice of step {outcome.step}"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
+from ms_recover.model.texts import many, name_ranks
 from ms_recover.model.topology import Topology
-from ms_recover.reporting.tables import one_line, ranks_text
+from ms_recover.reporting.tables import one_line
 from ms_recover.reporting.wrapping import cell_width
 
 
@@ -46,6 +47,7 @@ SIGNS: dict[str, Sign] = {
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit
 
+UNKNOWN_HOST = "unknown"
 LEAST_WIDTH = 40
 WIDTH = 80
 MOST_ROWS = 22
@@ -98,7 +100,7 @@ def rank_map(
         if per_cell > 1:
             unit = f"a cell is {per_cell} ranks and shows the worst"
     else:
-        by = f", by host ({one_line(topology.source)})" if topology is not None else ""
+        by = f", by host ({one_line(_source(states, topology))})" if topology is not None else ""
         title += by
         rows = _rows_of_hosts(hosts, room, draw)
         if len(rows) > MOST_ROWS:
@@ -183,9 +185,15 @@ def _by_host(states: Mapping[int, str], topology: Topology | None) -> list[_Unit
         return None
     found: dict[str, list[str]] = {}
     for rank in sorted(states):
-        host = topology.domains[0][rank] if rank < topology.world_size else "not placed"
+        host = topology.host_of(rank) or UNKNOWN_HOST
         found.setdefault(host, []).append(states[rank])
     return [_Unit(host, tuple(held)) for host, held in found.items()]
+
+
+def _source(states: Mapping[int, str], topology: Topology) -> str:
+    """Return what names the hosts, and how many ranks have none."""
+    lost = sum(not topology.host_of(rank) for rank in states)
+    return f"{topology.source}; {many(lost, 'rank')} on hosts unknown" if lost else topology.source
 
 
 def _rows_of_hosts(hosts: Sequence[_Unit], room: int, draw: _Pen) -> list[str]:
@@ -263,13 +271,10 @@ def _odd_hosts(states: Mapping[int, str], topology: Topology | None, draw: _Pen)
     odd = [rank for rank in sorted(states) if _GRAVITY[states[rank]] > _GRAVITY[usual]]
     found: dict[tuple[str, str], list[int]] = {}
     for rank in odd:
-        placed = topology is not None and rank < topology.world_size
-        found.setdefault(
-            (topology.domains[0][rank] if topology is not None and placed else "", states[rank]), []
-        ).append(rank)
+        host = "" if topology is None else topology.host_of(rank) or UNKNOWN_HOST
+        found.setdefault((host, states[rank]), []).append(rank)
     lines = [
-        f"  {draw.signs[state]} {state}: {f'{draw.name(host, 40)}, ' if host else ''}ranks {ranks_text(ranks[:64])}"
-        + (f" and {len(ranks) - 64} more" if len(ranks) > 64 else "")
+        f"  {draw.signs[state]} {state}: {f'{draw.name(host, 40)}, ' if host else ''}{name_ranks(ranks, 64)}"
         for (host, state), ranks in found.items()
     ]
     if len(lines) > _MOST_NAMED:

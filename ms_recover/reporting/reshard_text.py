@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
-from ms_recover.model.texts import list_some, name_some
+from ms_recover.model.texts import list_some, many, name_some
 from ms_recover.planning.resharding.actions import bytes_read
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.pieces import region_text
@@ -16,7 +16,7 @@ _MOST_ROWS = 32
 
 def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
     """Return a plan: the answer first, then what is missing, who is read, and what is written."""
-    lines = [f"{plan.root}: {plan.world_size} ranks, step {plan.step}", _answer(plan)]
+    lines = [f"{plan.root}: {many(plan.world_size, 'rank')}, step {plan.step}", _answer(plan)]
     lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.every_warning)]
     lines += [f"DISPUTED: {text}" for text in plan.disagreements]
     missing = [(one.parameter, region_text(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
@@ -74,14 +74,14 @@ def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: fl
         text = f"{outcome.compared:,} regions, {size_text(outcome.compared_bytes)}"
         lines += ["", f"Cut back in memory and compared with the source: {text}"]
     lines += [f"error: {error}" for error in outcome.errors]
-    if seconds is not None and outcome.results:
+    if seconds is not None and outcome.results and not outcome.dry_run:
         lines += ["", work_line("Written", sum(one.bytes for one in outcome.results), seconds)]
     return page(lines)
 
 
 def _answer(plan: ReshardPlan) -> str:
     total = size_text(sum(plan.bytes_of(file) for file in plan.files))
-    what = "one checkpoint" if plan.full else f"{plan.ranks} ranks"
+    what = "one checkpoint" if plan.full else many(plan.ranks, "rank")
     files = "1 file" if len(plan.files) == 1 else f"{len(plan.files)} files"
     if plan.complete:
         return f"RESHARDABLE to {what}: {files}, {total}"
@@ -101,11 +101,23 @@ def _headline(outcome: ReshardOutcome) -> str:
             f"FAILED: {failed} of {len(outcome.results)} files could not be written; remove the causes named below and "
             "run the command again"
         )
+    if outcome.dry_run:
+        planned = [one.bytes for one in outcome.results if one.status == "planned"]
+        there = len(outcome.results) - len(planned)
+        more = f", {there} are there" if there else ""
+        documents = f" and {len(outcome.documents)} documents" if outcome.documents else ""
+        files = "1 file" if len(planned) == 1 else f"{len(planned)} files"
+        how = f"{files}{documents} would be written, {size_text(sum(planned))}{more}"
+        return f"DRY RUN: step {outcome.step} can be cut anew{_in_part(outcome)}: {how}; nothing was written"
     counts = Counter(one.status for one in outcome.results)
     how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if outcome.partial:
         return f"PARTIAL: what is left of step {outcome.step} is written ({how}); files marked .partial are not whole"
     return f"DONE: step {outcome.step} is cut anew ({how})"
+
+
+def _in_part(outcome: ReshardOutcome) -> str:
+    return " in part" if outcome.partial else ""
 
 
 def _warnings(left_out: tuple[str, ...], others: tuple[str, ...]) -> list[str]:

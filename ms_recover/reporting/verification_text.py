@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ms_recover.model.texts import many, name_ranks, ranks_text
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.reporting.figures import work_line
-from ms_recover.reporting.tables import page, ranks_text, section, table_lines
+from ms_recover.reporting.tables import page, section, table_lines
 
 _COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
 
@@ -52,17 +53,22 @@ def _headline(found: Verification) -> str:
     if found.wrong:
         counts = Counter(check.status for check in found.wrong)
         kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        return f"WRONG: {len(found.wrong)} of {len(found.checks)} slices: {kinds}"
+        return f"WRONG: {len(found.wrong)} of {many(len(found.checks), 'slice')}: {kinds}"
     unproven = _not_compared(found.checks)
     if not unproven:
-        return f"SOUND: all {len(found.checks)} slices"
-    ranks = ranks_text({check.rank for check in unproven})
+        return f"SOUND: {_all(len(found.checks))}"
+    ranks = name_ranks(sorted({check.rank for check in unproven}))
     if len(unproven) == len(found.checks):
         return (
-            f"NOT COMPARED: the structure of all {len(unproven)} slices is sound, and there is no manifest or replica "
-            f"to compare their contents with (structure only): ranks {ranks}"
+            f"NOT COMPARED: the structure of {_all(len(unproven))} is sound, and there is no manifest or replica "
+            f"to compare their contents with (structure only): {ranks}"
         )
-    return f"SOUND where compared; {len(unproven)} slices were not compared (structure only): ranks {ranks}"
+    were = "was" if len(unproven) == 1 else "were"
+    return f"SOUND where compared; {many(len(unproven), 'slice')} {were} not compared (structure only): {ranks}"
+
+
+def _all(count: int) -> str:
+    return "the only slice" if count == 1 else f"all {count} slices"
 
 
 def _not_compared(checks: Iterable[SliceCheck]) -> list[SliceCheck]:

@@ -24,9 +24,10 @@ def without_doubles(
     *,
     named: Collection[str] = (),
 ) -> list[SliceFile]:
-    """Keep one of several sound slices of one rank and step that hold the same, one with a manifest if there is.
+    """Keep one of several sound slices of one rank and step that hold the same, one with its manifest if there is.
 
-    Of several without, one whose path is `named` elsewhere is kept.
+    A copy under another name, with the manifest of what it was copied from, comes last. Of several without a manifest,
+    one whose path is `named` elsewhere is kept.
 
     The bytes of equal contents differ between formats, and MindSpore writes the metadata of safetensors files in any
     order. Slices that may be the same are read once each, until `stop` returns true, but for those of a distant tree
@@ -38,7 +39,7 @@ def without_doubles(
     counts = Counter((file.rank, file.step, file.part) for file in slices)
     if len(counts) == len(slices):
         return list(slices)
-    for file in sorted(slices, key=lambda file: (file.manifest is None, file.path not in named, file.path)):
+    for file in sorted(slices, key=lambda file: (_place(file), file.path not in named, file.path)):
         if file.problem is not None or counts[file.rank, file.step, file.part] == 1:
             kept.append(file)
         else:
@@ -47,6 +48,15 @@ def without_doubles(
     for group in groups.values():
         kept += group if len(group) == 1 else _without_doubles(tree, group, notes, stop or (lambda: False))
     return kept
+
+
+def _place(file: SliceFile) -> int:
+    """Return the place of a slice among equal ones: with a manifest of its own, without one, with that of another."""
+    if file.manifest is None:
+        return 1
+    name = file.path.rpartition("/")[2]
+    is_own = (file.manifest.rank, file.manifest.step, file.manifest.file) == (file.rank, file.step, name)
+    return 0 if is_own else 2
 
 
 def _without_doubles(tree: Tree, group: list[SliceFile], notes: Notes, stop: Callable[[], bool]) -> list[SliceFile]:

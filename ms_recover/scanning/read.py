@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.header import RunningCrc, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
+from ms_recover.formats.nan_contents import is_nan_everywhere
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Digests
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
 from ms_recover.stores.store import OpenFile, Stop, Store, concerns_all, never
+from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import open_store
+from ms_recover.system_errors import is_failing
 
 _log = logging.getLogger(__name__)
 
@@ -99,28 +103,80 @@ def read_store(
     expect_bytes(progress, total)
     found = store.digests(files, progress or _ignore) if files and read is digest_slice else None
     if found is not None:
-        return found
+        return replace(found, nan=_nan_everywhere(files, found.digests))
     jobs = jobs if store.near else max(jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
     reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc, read=read)
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
+    failing: set[str] = set()
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
         for file, one in zip(files, pool.map(reader.read, files), strict=True):
             if isinstance(one, str):
                 problems[file.path] = one
+                failing |= {file.path} if isinstance(one, NotGiven) else set()
                 _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, one)
             else:
                 digests[file.path] = one
-                if (wrong := reader.state_problem(file.path, file.manifest)) is not None:
+                if (wrong := _state_problem(store, file, reader.stop.is_set)) is not None:
                     states[file.path] = wrong
                 _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, one.file)
     finally:
         reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    return Contents(digests, problems, states)
+    return Contents(digests, problems, states, frozenset(failing), _nan_everywhere(files, digests))
+
+
+class NotGiven(str):
+    """Why the device did not give a slice."""
+
+    __slots__ = ()
+
+
+def state_problems(store: Store, files: Sequence[SliceFile], *, jobs: int = 1) -> dict[str, str]:
+    """Return what is wrong with the state files of slices, as in `Contents`, without reading these.
+
+    Raises
+    ------
+    StorageError
+        As for `read_store`.
+    """
+    stated = [file for file in files if _state_digest(file) is not None]
+    found = in_threads(jobs, lambda file: _state_problem(store, file, never), stated)
+    return {file.path: wrong for file, wrong in zip(stated, found, strict=True) if wrong is not None}
+
+
+def _state_digest(file: SliceFile) -> str | None:
+    training = file.manifest.training if file.manifest is not None else None
+    return training.state_digest if training is not None else None
+
+
+def _state_problem(store: Store, file: SliceFile, stop: Stop) -> str | None:
+    """Return what is wrong with the state file of a slice; None where it is sound, or its manifest names none."""
+    expected = _state_digest(file)
+    if expected is None:
+        return None
+    try:
+        with store.open(file.path + STATE_SUFFIX) as opened:
+            found = opened.digest(stop)
+    except MissingInputError:
+        return "missing"
+    except (OSError, MsRecoverError) as error:
+        _check_reached(store, error)
+        return f"cannot be read: {_cause(error)}"
+    return None if found == expected else "has other contents than those that the slice's manifest names"
+
+
+def _check_reached(store: Store, error: Exception) -> None:
+    if not store.near and concerns_all(error):
+        raise error
+
+
+def _nan_everywhere(files: Sequence[SliceFile], digests: Mapping[str, Digests]) -> frozenset[str]:
+    read = ((file, digests[file.path]) for file in files if file.path in digests)
+    return frozenset(file.path for file, found in read if is_nan_everywhere(file.parameters, found))
 
 
 class _Reader:
@@ -140,15 +196,16 @@ class _Reader:
         except VerificationError:
             return _CHANGES
         except (OSError, MsRecoverError) as error:
-            self._check_reached(error)
-            return f"cannot be read: {_cause(error)}"
+            _check_reached(self._store, error)
+            text = f"cannot be read: {_cause(error)}"
+            return NotGiven(text) if is_failing(error) else text
 
     def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
         header = self._headers.parse(opened.read_at, opened.size, file.path)
         problem = None
-        if self._from_device:
+        if self._from_device and opened.path is not None:
             digests = digest_file(
-                opened.name, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
+                opened.path, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
             )
         else:
             digests, problem = self._read_slice(
@@ -158,27 +215,6 @@ class _Reader:
         if header.parameters != file.parameters:
             return _CHANGES
         return problem or digests
-
-    def state_problem(self, path: str, manifest: Manifest | None) -> str | None:
-        """Return what is wrong with the state file of a slice; None where it is sound, or its manifest names none."""
-        training = manifest.training if manifest is not None else None
-        if training is None or training.state_digest is None:
-            return None
-        try:
-            with self._store.open(path + STATE_SUFFIX) as opened:
-                found = opened.digest(self.stop.is_set)
-        except MissingInputError:
-            return "missing"
-        except (OSError, MsRecoverError) as error:
-            self._check_reached(error)
-            return f"cannot be read: {_cause(error)}"
-        if found == training.state_digest:
-            return None
-        return "has other contents than those that the slice's manifest names"
-
-    def _check_reached(self, error: Exception) -> None:
-        if not self._store.near and concerns_all(error):
-            raise error
 
 
 def _cause(error: BaseException) -> str:

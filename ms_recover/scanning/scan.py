@@ -91,6 +91,7 @@ def scan_store(
     _note_other_worlds(tree, notes)
     stored = None if pattern else _find_iterations(tree, notes)
     ranks = found.ranks | {name.rank for name in stored.slices} if stored else found.ranks
+    _note_left_out(store, notes)
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
         if stored:
@@ -164,6 +165,14 @@ def _note_other_worlds(tree: Tree, notes: Notes) -> None:
             if not entry.name.startswith("."):
                 command = shlex.join(["recover-ckpt", "plan", f"{tree.root}/{path}"])
                 notes.add(path, f"slices that a training on other ranks was resumed from, a tree of its own: {command}")
+
+
+def _note_left_out(store: Store, notes: Notes) -> None:
+    """Name the steps of a backup that lie under the paths of another run's."""
+    from ms_recover.stores.backup_store import BackupStore
+
+    for path, reason in store.notes() if isinstance(store, BackupStore) else ():
+        notes.add(path, reason)
 
 
 def _set_aside(tree: Tree, found: Found) -> tuple[SetAside, ...]:

@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from ms_recover.errors import FormatError
-from ms_recover.formats.codec import Fields, Meta, Path, Size, convert
+from ms_recover.file_names import COMMON_NAME, ITERATION_CONTAINERS, METADATA_NAME, TRACKER_NAME, named_iteration
+from ms_recover.formats.codec import Fields, Meta, Size
 from ms_recover.formats.documents import decode_document
 from ms_recover.model.actions import FileState
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
+from ms_recover.scanning.sent_paths import check_below
+from ms_recover.stores.paths import join
 
 MOST_BYTES = 512 << 20
 """Longest document that is sent, in bytes before it is compressed."""
+_SHOWN = 500
 _T = TypeVar("_T")
 
 
@@ -81,8 +85,9 @@ def receive_documents(sent: SentDocuments) -> tuple[tuple[Iteration, ...], Docum
     """
     decoded: dict[tuple[int, str], ShardMetadata | CommonInfo | int | str] = {}
 
-    def read(fields: DocumentFields, kind: type[_T]) -> Document[_T]:
-        convert(fields.path, Path)
+    def read(fields: DocumentFields, kind: type[_T], path: str) -> Document[_T]:
+        if check_below(fields.path) != path:
+            raise ValueError(f"the document {fields.path} is not at its place, {path}")
         state = None if fields.state is None else FileState(*fields.state)
         if fields.text is None:
             return Document(fields.path, state, None, fields.problem)
@@ -101,13 +106,26 @@ def receive_documents(sent: SentDocuments) -> tuple[tuple[Iteration, ...], Docum
         Iteration(
             step=Step.iteration(one.iteration),
             directory=one.directory,
-            metadata=read(one.metadata, ShardMetadata),
-            common=read(one.common, CommonInfo),
+            metadata=read(one.metadata, ShardMetadata, _in_directory(one, METADATA_NAME)),
+            common=read(one.common, CommonInfo, _in_directory(one, COMMON_NAME)),
             global_step=one.global_step,
         )
         for one in sent.iterations
     )
-    return iterations, None if sent.tracker is None else read(sent.tracker, int)
+    if sent.tracker is None:
+        return iterations, None
+    containers = {join(container, TRACKER_NAME) for container in ITERATION_CONTAINERS}
+    if sent.tracker.path not in containers:
+        raise ValueError(f"the document {sent.tracker.path[:_SHOWN]!r} is not at its place")
+    return iterations, read(sent.tracker, int, sent.tracker.path)
+
+
+def _in_directory(fields: IterationFields, name: str) -> str:
+    """Return the path of a document in the directory of its iteration; a ValueError when that is named like another."""
+    last = fields.directory.rpartition("/")[2]
+    if fields.directory and named_iteration(last) != fields.iteration:
+        raise ValueError(f"iteration {fields.iteration} does not lie in {fields.directory[:_SHOWN]!r}")
+    return check_below(join(fields.directory, name))
 
 
 def _unpack(texts: tuple[str, ...], number: int) -> bytes:

@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from ms_recover.errors import FormatError, MsRecoverError, VerificationError
-from ms_recover.file_names import WeightKind
+from ms_recover.file_names import GROUP_INFO_NAME, META_NAME, WeightKind
 from ms_recover.formats.codec import (
     Count,
     Digest,
     Fields,
     Meta,
-    Path,
     Rank,
     Size,
     convert,
@@ -50,6 +49,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.scanning.sent_documents import SentDocuments, receive_documents, send_documents
+from ms_recover.scanning.sent_paths import check_below, check_beside, check_named, is_name
 from ms_recover.stores.digest import digest_of
 
 VERSION = 1
@@ -86,6 +86,7 @@ class _SliceFields(Fields):
     manifest: str | None
     manifest_problem: str | None
     denied: bool = False
+    failing: bool = False
     inode: Count | None = None
     part: WeightKind | None = None
     digits: _Digits = 1
@@ -282,7 +283,8 @@ def _inventory(fields: _InventoryFields, root: str) -> Inventory:
         slices=tuple(sorted(slices, key=lambda file: (file.rank, file.step, file.path))),
         group_files=tuple(sorted((_read_group(one) for one in fields.group_files), key=lambda file: file.path)),
         strategy_files=tuple(
-            StrategyFile(one.rank, one.path, strategies[one.digest], one.digest) for one in fields.strategy_files
+            StrategyFile(one.rank, check_named(one.path), strategies[one.digest], one.digest)
+            for one in fields.strategy_files
         ),
         notes=_read_notes(fields.notes),
         denied=tuple((rank, Note(path, reason)) for rank, path, reason in fields.denied),
@@ -369,7 +371,7 @@ def _read_slice(
     numbers: tuple[tuple[int, ...], ...],
 ) -> SliceFile:
     place = _read_place(fields, numbers)
-    path = convert(place.of(fields.rank), Path)
+    path = check_below(place.of(fields.rank))
     if fields.parameters >= len(tables):
         raise ValueError(f"{path} has parameters that are not listed")
     parameters, sound = tables[fields.parameters]
@@ -389,7 +391,7 @@ def _read_slice(
 
 def _read_orphan(fields: _OrphanFields, numbers: tuple[tuple[int, ...], ...]) -> OrphanManifest:
     place = _read_place(fields, numbers)
-    manifest = _read_manifest(fields.manifest, convert(place.of(fields.rank), Path), ())
+    manifest = _read_manifest(fields.manifest, check_below(place.of(fields.rank)), ())
     return make_with(OrphanManifest, fields, step=Step(fields.epoch, fields.step), place=place, manifest=manifest)
 
 
@@ -401,7 +403,10 @@ def _meta_fields(meta: MetaFile) -> _MetaFields:
 def _read_meta(fields: _MetaFields) -> MetaFile:
     place = RankPath(fields.place)
     step = None if fields.epoch is None or fields.step is None else Step(fields.epoch, fields.step)
-    return make_with(MetaFile, fields, path=convert(place.of(fields.rank), Path), place=place, step=step)
+    path = check_beside(place.of(fields.rank), META_NAME)
+    if fields.file and not is_name(fields.file):
+        return MetaFile(rank=fields.rank, path=path, place=place, problem="names what can be no slice")
+    return make_with(MetaFile, fields, path=path, place=place, step=step)
 
 
 def _read_manifest(text: str | None, path: str, like: tuple[Parameter, ...]) -> Manifest | None:
@@ -424,8 +429,12 @@ def _group_fields(file: GroupFile) -> _GroupFields:
 
 def _read_group(fields: _GroupFields) -> GroupFile:
     place = None if fields.place is None else RankPath(fields.place)
-    if place is not None:
-        convert(place.of(fields.rank or 0), Path)
+    if place is None:
+        check_named(fields.path)
+    else:
+        check_beside(fields.path, GROUP_INFO_NAME)
+        if fields.rank is None or place.of(fields.rank) != fields.path:
+            raise ValueError(f"the rank list {fields.path} is not at its place")
     info = None
     if fields.info is not None:
         groups = tuple(RankGroup(name, ranks) for name, ranks in fields.info.groups)

@@ -20,6 +20,7 @@ from ms_recover.scanning.naming import SliceName
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import FileInfo
+from ms_recover.system_errors import is_failing
 
 _NO_FILE = "named like a slice, but not a file"
 _NOWHERE = "a link to a file that is not there"
@@ -131,7 +132,11 @@ class SliceReader:
             return _slice_file(name, info, problem="the file changed while it was read; is somebody writing it?"), None
         except MsRecoverError as error:
             tree.check_reached(error)
-            return _slice_file(name, info, problem=tree.brief(error, path)), None
+            problem = tree.brief(error, path)
+            if not is_failing(error):
+                return _slice_file(name, info, problem=problem), None
+            found = manifest_beside(tree, path)  # it states what the slice holds, whatever the device gives
+            return _slice_file(name, info, problem=problem, failing=True, manifest=found.manifest), None
         found = manifest_beside(tree, path, header.parameters, lists=self._lists)
         wrong = f"its manifest: {found.problem}" if found.denied else found.problem
         return _slice_file(

@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
-from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, SLICE_ENDINGS, SLICE_FORMATS, index_name, marked
+from ms_recover.file_names import (
+    FULL_STEM,
+    MERGED_INDEX,
+    MERGED_REST,
+    PARTIAL_MARK,
+    SLICE_ENDINGS,
+    SLICE_FORMATS,
+    index_name,
+    marked,
+)
 from ms_recover.formats.weight_index import MAX_INDEX, decode_index
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import OrphanManifest, RankPath, SliceFile
@@ -28,6 +37,7 @@ _PIECE = re.compile(
     rf"{FULL_STEM}-\d{{5,9}}-of-(?P<count>\d{{5,9}})(?:{re.escape(PARTIAL_MARK)})?\.(?P<form>{'|'.join(SLICE_FORMATS)})\Z",
     re.ASCII,
 )
+_MERGED_PART = re.compile(r"part\d{1,9}\.safetensors\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +110,9 @@ def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, rea
     index = None
     names = [entrance]
     if entrance not in _SINGLE:
-        index = decode_index(tree.small(entrance, "an index", MAX_INDEX), tree.name(entrance))
+        merged = entrance == MERGED_INDEX
+        index = decode_index(tree.small(entrance, "an index", MAX_INDEX), tree.name(entrance), bare=merged)
+        index |= _beside_layouts(tree) if merged else {}
         names = sorted({file for name, file in index.items() if wanted is None or name in wanted})
     listed = [SliceName(rank=0, step=_UNKNOWN, prefix=FULL_STEM, place=RankPath((name,))) for name in names]
     found = SliceReader(tree, crc=read, stop=None, progress=None).read_all(listed, Notes())
@@ -115,10 +127,21 @@ def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, rea
     )
 
 
+def _beside_layouts(tree: Tree) -> dict[str, str]:
+    """Return the single numbers among the parameters that MindSpore writes beside those that layouts name.
+
+    They are those of rank 0. Larger ones, such as accumulated gradients, may be parts of a parameter.
+    """
+    listed = [SliceName(rank=0, step=_UNKNOWN, prefix=FULL_STEM, place=RankPath((MERGED_REST,)))]
+    found = SliceReader(tree, crc=False, stop=None, progress=None).read_all(listed, Notes())
+    held = (one.parameters for one in found if isinstance(one, SliceFile))
+    return {one.name: MERGED_REST for parameters in held for one in parameters if one.is_counter}
+
+
 def _entrances(tree: Tree) -> list[str]:
     """Return the names of indexes and of files that are alone."""
     names = {entry.name for entry in tree.entries("") if entry.kind in ("file", "link")}
-    return [name for name in (*map(index_name, SLICE_FORMATS), *_SINGLE) if name in names]
+    return [name for name in (*map(index_name, SLICE_FORMATS), MERGED_INDEX, *_SINGLE) if name in names]
 
 
 def _refuse_unfinished(tree: Tree) -> None:
@@ -127,4 +150,9 @@ def _refuse_unfinished(tree: Tree) -> None:
             raise MissingInputError(
                 f"{tree.root} holds {entry.name}, but no {index_name(piece['form'])}, which says what each holds: "
                 "run recover-ckpt reshard --full to its end, or bring it back"
+            )
+        if _MERGED_PART.match(entry.name) is not None:
+            raise MissingInputError(
+                f"{tree.root} holds {entry.name}, but no {MERGED_INDEX}, which says what each holds: run MindSpore's "
+                "unified_safetensors to its end, or bring it back"
             )

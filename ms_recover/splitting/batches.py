@@ -10,8 +10,8 @@ import numpy as np
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.nested import flatten, is_leaf, unflatten
+from ms_recover.tensors.memory import is_tensor
 from ms_recover.worlds.schedules import chunks
-from ms_recover.worlds.tensors import is_tensor
 
 
 class Batch:

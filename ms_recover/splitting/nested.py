@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.worlds.tensors import is_tensor
+from ms_recover.tensors.memory import is_tensor
 
 DEEPEST = 64
 """Most containers within each other."""

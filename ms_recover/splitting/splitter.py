@@ -32,6 +32,7 @@ from ms_recover.splitting.stages import ModelPart
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.options import check_trainable, training_options
+from ms_recover.splitting.training.own_weights import try_optimizer
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
 from ms_recover.splitting.weights import Weights
@@ -218,7 +219,9 @@ class ModelSplitter(Reports, Weights):
             compare_sample(given.model, ModelPart(given.cells), sample if isinstance(sample, tuple) else (sample,))
         method = b""
         if training is not None:
-            check_trainable([given.cells[part.start : part.stop] for part in self.parts], split, num_devices, remote)
+            stages_of_parts = [given.cells[part.start : part.stop] for part in self.parts]
+            check_trainable(stages_of_parts, split, num_devices, remote)
+            try_optimizer(training.optimizer, stages_of_parts)
             method = pickling.dump_method(
                 Method(loss_fn=training.loss_fn, optimizer=training.optimizer, recompute=training.recompute)
             )

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from ms_recover.reporting.tables import one_line, ranks_text, render_table
+from ms_recover.model.texts import ranks_text
+from ms_recover.reporting.tables import one_line, render_table
 from ms_recover.splitting.activity import busy_times, outages
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
 from ms_recover.splitting.progress import Device

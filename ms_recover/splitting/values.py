@@ -22,6 +22,7 @@ from ms_recover.formats.reading import open_regular
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import ByteRange, Parameter
 from ms_recover.splitting.stages import MARK
+from ms_recover.tensors.memory import bytes_of, fill, memory_of
 
 _READ = 16 << 20
 """Bytes that are read at once."""
@@ -34,7 +35,7 @@ def write_values(values: Mapping[str, Any], path: str) -> Digests:
     system refuses.
     """
     described = [_describe(name, value) for name, value in values.items()]
-    return write_slice(path, "ckpt", described, [_bytes_of(value) for value in values.values()])
+    return write_slice(path, "ckpt", described, [bytes_of(value) for value in values.values()])
 
 
 class SliceFile:
@@ -95,11 +96,13 @@ class SliceFile:
                 f"{self.path} has {name} as {parameter.dtype} {list(parameter.shape)}, "
                 f"expected {tensor.dtype} {list(tensor.shape)}"
             )
-        memory = _memory_of(tensor)
+        memory = memory_of(tensor)
         if memory is None:
             tensor.assign_value(self.read(name))
+        elif memory.flags.c_contiguous:
+            self._read(name, memory.reshape(-1).view(np.uint8).data)
         else:
-            self._read(name, memory)
+            fill(memory, bytes_of(self.read(name)))
 
     def _place(self, name: str) -> tuple[Parameter, tuple[ByteRange, ...]]:
         try:
@@ -120,11 +123,11 @@ class SliceFile:
 
 def assign(tensor: Any, value: Any) -> None:
     """Set a tensor to the value of another of its type and shape, in the memory that it has."""
-    memory = _memory_of(tensor)
+    memory = memory_of(tensor)
     if memory is None:
         tensor.assign_value(value)
     else:
-        memory[:] = _bytes_of(value)
+        fill(memory, bytes_of(value))
 
 
 def _describe(name: str, value: Any) -> Parameter:
@@ -132,26 +135,3 @@ def _describe(name: str, value: Any) -> Parameter:
     if dtype not in ITEM_SIZES or dtype in ("Int4", "str"):
         raise UsageError(f"{name} is of type {dtype}, which slices cannot hold")
     return Parameter(name=name, dtype=dtype, shape=shape, nbytes=prod(shape) * ITEM_SIZES[dtype])
-
-
-def _bytes_of(value: Any) -> memoryview:
-    if value.has_init:
-        value.init_data()
-    try:
-        array = value.asnumpy()
-    except TypeError:  # numpy lacks bfloat16
-        return memoryview(ms.Tensor(value).get_bytes())
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _memory_of(tensor: Any) -> memoryview | None:
-    """Return the memory of a tensor of this host; None where there is another way only."""
-    if ms.get_context("device_target") != "CPU" or tensor.dtype == ms.bfloat16:
-        return None
-    if tensor.has_init:
-        tensor.init_data()
-    array = tensor.asnumpy()
-    if not (array.flags.c_contiguous and array.flags.writeable):
-        return None
-    memory: memoryview = array.reshape(-1).view(np.uint8).data
-    return memory

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Mapping
 
 from ms_recover.errors import FormatError, MissingInputError, PermissionDeniedError, VerificationError
 from ms_recover.file_names import BACKUP_MARK, STRATEGY_NAME, ending_of
@@ -27,31 +28,50 @@ def is_backup(store: Store) -> bool:
     return True
 
 
-def read_indexes(store: Store) -> list[BackupIndex]:
-    """Return the indexes of a backup, the one that was made last first; errors as for `Store.open`, and FormatError."""
+def read_indexes(store: Store) -> dict[str, BackupIndex]:
+    """Return the indexes of a backup by their paths, the one that was made last first.
+
+    Raises
+    ------
+    FormatError
+        When one is malformed.
+    MsRecoverError
+        As for `Store.open`.
+    """
     names = [entry.name for entry in store.list(INDEXES) if entry.kind == "file" and entry.name.endswith(".json")]
     paths = [f"{INDEXES}/{name}" for name in names if not name.startswith(".")]
-    indexes = [
-        decode_index(store.read_small(path, "the index of a backup", MOST_INDEX_BYTES), f"{store.url}/{path}")
+    indexes = {
+        path: decode_index(store.read_small(path, "the index of a backup", MOST_INDEX_BYTES), f"{store.url}/{path}")
         for path in paths
-    ]
-    order = sorted(zip(paths, indexes, strict=True), key=lambda one: (-one[1].made, one[0]))
-    return [index for _, index in order]
+    }
+    return dict(sorted(indexes.items(), key=lambda one: (-one[1].made, one[0])))
 
 
-def files_of(indexes: Iterable[BackupIndex]) -> dict[str, BackupFile]:
-    """Return the files that the tree of some indexes has, by path; the first index comes first.
+def in_order(indexes: Mapping[str, BackupIndex], first: str | None) -> dict[str, BackupIndex]:
+    """Return indexes by their paths, that which is to be the `first` before the others of its run, these before all."""
+    if first is None:
+        return dict(indexes)
+    run = indexes[first].run_id
+    return dict(sorted(indexes.items(), key=lambda one: (one[0] != first, not run or one[1].run_id != run)))
 
-    Small files that several steps share, such as rank lists, are those of the first. An index that has another slice
-    under a path that is taken, as one of another run does, is left out whole: a tree has one file under a path.
+
+def files_of(indexes: Mapping[str, BackupIndex]) -> tuple[dict[str, BackupFile], tuple[str, ...]]:
+    """Return the files that the tree of some indexes has, by path, and the indexes that are left out.
+
+    The first index comes first. Small files that several steps share, such as rank lists, are those of the first. An
+    index that has another slice under a path that is taken, as one of another run does, is left out whole: a tree has
+    one file under a path.
     """
     files: dict[str, BackupFile] = {}
-    for index in indexes:
+    left_out = []
+    for path, index in indexes.items():
         slices = [one for one in index.files if is_slice(one.path)]
         if all(one.path not in files or files[one.path].digest == one.digest for one in slices):
             for one in index.files:
                 files.setdefault(one.path, one)
-    return files
+        else:
+            left_out.append(path)
+    return files, tuple(left_out)
 
 
 def is_slice(path: str) -> bool:
@@ -62,22 +82,55 @@ def is_slice(path: str) -> bool:
 class BackupStore(Store):
     """The tree that a backup holds; it is only read.
 
-    Modification times are those of the tree that was copied, and digests are known without reading.
+    Modification times are those of the tree that was copied, and digests are known without reading. Where several runs
+    saved one step under the same paths, the tree is that of the one that was copied last, or with `first` that of one
+    index, by its path in the backup; the URL then names it.
+
+    Attributes
+    ----------
+    left_out : dict of str to BackupIndex
+        The indexes of steps that lie under the paths of others, by their paths in the backup.
+
+    Raises
+    ------
+    MissingInputError
+        When there is no such index.
+    FormatError
+        When one is malformed.
     """
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store.url)
+    def __init__(self, store: Store, first: str | None = None) -> None:
+        super().__init__(store.url if first is None else f"{store.url}/{first}")
         self.host, self.near = store.host, store.near
         self.plain = store
         try:
             indexes = read_indexes(store)
         except MissingInputError:
-            indexes = []  # marked, and no step is whole yet
-        self._files = files_of(indexes)
+            indexes = {}  # marked, and no step is whole yet
+        if first is not None and first not in indexes:
+            raise MissingInputError(f"{self.url}: there is no such step in this backup; it has {', '.join(indexes)}")
+        self._files, left_out = files_of(in_order(indexes, first))
+        self.left_out = {path: indexes[path] for path in left_out}
         self._folders: dict[str, dict[str, Entry]] = {"": {}}
         for path, file in self._files.items():
             folder, _, name = path.rpartition("/")
             self._folder(folder)[name] = Entry(name=name, kind="file", info=_info(file))
+
+    def root_of(self, run_id: str) -> str:
+        """Return the root of the tree that shows a run: another one than this where a step of it is left out."""
+        newest = next((path for path, index in self.left_out.items() if index.run_id == run_id), None)
+        return self.url if newest is None else f"{self.plain.url}/{newest}"
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return the steps of other runs that are left out, by the paths of their indexes, and how each is shown."""
+        found = []
+        for path, index in self.left_out.items():
+            root, run = [f"{self.plain.url}/{path}"], f"another run, from {index.root},"
+            if index.run_id:
+                root, run = [self.plain.url, "--run", index.run_id], f"run {index.run_id}"
+            command = shlex.join(["recover-ckpt", "plan", *root])
+            found.append((path, f"step {index.step} of {run} lies in this backup under the same paths: {command}"))
+        return found
 
     def _folder(self, folder: str) -> dict[str, Entry]:
         if folder not in self._folders:
@@ -129,7 +182,8 @@ class BackupOpenFile(OpenFile):
 
     def __init__(self, opened: OpenFile, name: str, file: BackupFile) -> None:
         super().__init__(name, file.size)
-        self.near, self._opened, self._file = opened.near, opened, file
+        self.near, self.path = opened.near, opened.path
+        self._opened, self._file = opened, file
         if opened.size != file.size:
             opened.close()
             raise VerificationError(

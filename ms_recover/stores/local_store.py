@@ -37,7 +37,7 @@ class LocalFile(OpenFile):
             status = os.fstat(self._descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise _no_file(path, status)
-            self.name, self.size = path, status.st_size
+            self.name, self.path, self.size = path, path, status.st_size
             self._expected = FileState(status.st_size, status.st_mtime_ns) if expected is None else expected
             self._compare(status)
         except BaseException:

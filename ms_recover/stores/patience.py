@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, nan
 
-from ms_recover.errors import StorageError, UsageError
+from ms_recover.errors import SlowSourceError, StorageError, UsageError
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Stop
 
@@ -143,14 +143,14 @@ class Pace:
 
         Raises
         ------
-        StorageError
+        SlowSourceError
             When they come too slowly, or all of it takes too long.
         """
         now = self._clock()
         waited, self._since = now - self._since, now
         self._in_all += waited
         if self._limit is not None and self._in_all > self._limit:
-            raise StorageError(
+            raise SlowSourceError(
                 f"{self.name} is not all there after {self._limit:g} s: try another source, or wait for longer, with "
                 "--timeout"
             )
@@ -160,7 +160,7 @@ class Pace:
         self._bytes += count
         if self._waited >= self._window:
             if self._bytes < self._rate * self._waited:
-                raise StorageError(
+                raise SlowSourceError(
                     f"{self.name} comes too slowly, {self._bytes} bytes in {self._waited:.0f} s: try another source, "
                     "or allow less than it is with --min-rate"
                 )

@@ -72,6 +72,8 @@ class S3Store(NetworkStore):
     Endpoint and credentials are those of AWS's environment variables and files, and of fsspec's configuration.
     """
 
+    has_folders = False
+
     def __init__(self, url: str) -> None:
         parts = UrlParts.of(url)
         super().__init__(f"{parts.scheme}://{parts.shown.partition('://')[2].rpartition('@')[2]}")
@@ -124,6 +126,11 @@ class S3Store(NetworkStore):
             return UsageError(
                 f"{self.url}: no credentials are set: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
                 "docs/stores.md has all ways"
+            )
+        if _code(error) == "NoSuchBucket":
+            return MissingInputError(
+                f"{doing} {self.name(path)}: there is no bucket {self.bucket!r}: make it, or check the URL, the "
+                "endpoint and the region"
             )
         if _status(error) == 412:
             return VerificationError(f"{self.name(path)} is not what the plan saw (its ETag differs): plan again")
@@ -228,9 +235,19 @@ def _session(environment: tuple[tuple[str, str], ...]) -> AioSession:
 
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status of a client's error, also behind the error that s3fs or the session made of it."""
+    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else None
+
+
+def _code(error: BaseException) -> str | None:
+    """Return the code of S3's own that the same error carries."""
+    code = _answer(error).get("Error", {}).get("Code")
+    return code if isinstance(code, str) else None
+
+
+def _answer(error: BaseException) -> dict[str, Any]:
     for one in (error, error.__cause__, error.__context__):
         response = getattr(one, "response", None)
         if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return status if isinstance(status, int) else None
-    return None
+            return response
+    return {}

@@ -111,9 +111,12 @@ class OpenFile(ABC):
         Its bytes.
     near : bool
         Whether reading it a second time costs little.
+    path : str or None
+        Where its bytes lie on this host; None where they lie elsewhere.
     """
 
     near = True
+    path: str | None = None
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
@@ -253,10 +256,14 @@ class Store(ABC):
         The host that has the bytes, as provenance names it; None for this host.
     near : bool
         Whether a request costs little, so that several at a time gain nothing.
+    has_folders : bool
+        Whether a folder may be missing, and is made for the first file in it; otherwise names begin alike, no more, and
+        what is missing when a list is asked for is the bucket.
     """
 
     host: str | None = None
     near = False
+    has_folders = True
 
     def __init__(self, url: str) -> None:
         self.url = url

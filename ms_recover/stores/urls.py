@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ms_recover.stores.store import Store
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://", re.ASCII)
+_OF_INDEX = re.compile(r"(.+)/(steps/[^/]+\.json)\Z", re.DOTALL)
 _HTTP = ("http", "https")
 _STORES = {
     **dict.fromkeys(_HTTP, ("http_store", "HttpStore")),
@@ -23,6 +24,9 @@ _STORES = {
     **dict.fromkeys(("sftp", "ssh"), ("sftp_store", "SftpStore")),
 }
 """Modules and classes; fsspec itself opens every other scheme."""
+
+_SAME = {"s3a": "s3", "ssh": "sftp"}
+"""Schemes of one kind of store."""
 
 _given: dict[str, str] = {}
 """URLs with secrets that this process was given, by what is shown of them."""
@@ -43,26 +47,72 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=user + host)) if at or parts.scheme in _HTTP else url
 
 
+def place_of(root: str | os.PathLike[str]) -> str:
+    """Return where a path or URL leads, to compare it with others: links are followed, secrets left out.
+
+    Raises
+    ------
+    UsageError
+        When it is a ``file://`` of another host.
+    """
+    text = os.fspath(root)
+    match = _URL.match(text)
+    if match is None:
+        return os.path.realpath(text)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return os.path.realpath(_local_path(text))
+    return f"{_SAME.get(scheme, scheme)}://{shown_url(text).partition('://')[2].rstrip('/')}"
+
+
 def open_store(root: str | os.PathLike[str]) -> Store:
     """Open the store of a tree; that of a backup is the tree that was copied, and only read.
+
+    The path of an index in a backup, ``BACKUP/steps/NAME.json``, is that tree with the step of this index.
 
     Raises
     ------
     FormatError
         When it is a backup that is damaged.
+    MissingInputError
+        When there is no such index.
     MsRecoverError
         As `open_plain`.
     """
+    match = _OF_INDEX.match(os.fspath(root))
+    if match is not None:
+        above = open_plain(match[1])
+        found = _as_backup(above, match[2])
+        if found is not None:
+            return found
+        above.close()
     store = open_plain(root)
+    return _as_backup(store) or store
+
+
+def _as_backup(store: Store, first: str | None = None) -> Store | None:
+    """Return the tree of a backup, with the step of one index; None for what is none. It is closed by an error."""
     try:
-        if is_url(root) or os.path.lexists(os.path.join(store.url, BACKUP_MARK)):
+        if not store.near or os.path.lexists(os.path.join(store.url, BACKUP_MARK)):
             from ms_recover.stores.backup_store import BackupStore, is_backup
 
-            return BackupStore(store) if is_backup(store) else store
+            if is_backup(store):
+                return BackupStore(store, first)
     except BaseException:
         store.close()
         raise
-    return store
+    return None
+
+
+def root_of_run(root: str | os.PathLike[str], run_id: str) -> str:
+    """Return the root of the tree that shows a run: of a backup in which two runs saved one step another than itself.
+
+    Errors are those of `open_store`.
+    """
+    from ms_recover.stores.backup_store import BackupStore
+
+    with open_store(root) as store:
+        return store.root_of(run_id) if isinstance(store, BackupStore) else os.fspath(root)
 
 
 def open_plain(root: str | os.PathLike[str]) -> Store:

@@ -158,6 +158,11 @@ def changed_values(cells: Cells) -> tuple[dict[str, Any], tuple[str, ...]]:
     return saved, tuple(unsavable)
 
 
+def places_of(saved: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return cells and attributes in which something has changed, by their paths and names."""
+    return {(one["cell"], str(one["at"][0][1])) for one in saved.values()}
+
+
 def compiled_in(saved: Mapping[str, Any]) -> list[str]:
     """Return the names of changed values that what MindSpore has compiled does not see.
 

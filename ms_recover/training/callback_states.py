@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore.train import EarlyStopping, History, ReduceLROnPlateau
+from mindspore.train import Callback, EarlyStopping, History, LearningRateScheduler, ReduceLROnPlateau
 
 from ms_recover.errors import InputError, MsRecoverError
 
@@ -17,6 +17,9 @@ _ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
     (History, ("history", "epoch")),
 )
 """MindSpore's callbacks with a state, and where it is (``mindspore/train/callback`` of 2.10)."""
+
+_ACTING = (EarlyStopping, ReduceLROnPlateau, LearningRateScheduler)
+"""MindSpore's callbacks that change a training."""
 
 
 def callback_states(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
@@ -63,6 +66,53 @@ def why_ended(callbacks: Iterable[Any], states: Sequence[Mapping[str, Any]], epo
                 if ended == epoch and wait >= one.patience:
                     return f"{state['class']} has ended the training behind epoch {epoch}"
     return None
+
+
+def settings_of_callbacks(callbacks: Iterable[Any]) -> dict[str, str]:
+    """Return how many callbacks of each class a program gives, and the numbers of those of MindSpore that act by some.
+
+    MindSpore's others, which show or save something, change no training.
+    """
+    counts: Counter[str] = Counter()
+    numbers: dict[str, str] = {}
+    for one in callbacks:
+        kind, module = type(one).__qualname__, type(one).__module__
+        if module.startswith("ms_recover.") or (module.startswith("mindspore.") and not isinstance(one, _ACTING)):
+            continue
+        counts[kind] += 1
+        if not module.startswith("mindspore."):
+            continue
+        for name, value in sorted(vars(one).items()):
+            if isinstance(value, (bool, int, float, str)) and not name.startswith("_") and name not in _attributes(one):
+                numbers[f"{kind} {counts[kind]} {name}"] = str(value)
+    return {**{kind: str(count) for kind, count in counts.items()}, **numbers}
+
+
+def differing_callbacks(before: Mapping[str, str], now: Mapping[str, str], known: Collection[str] = ()) -> list[str]:
+    """Return how the callbacks of a program differ from those that it gave before, as clauses.
+
+    Those of classes that are `known` to differ are left out.
+    """
+    return [
+        f"{name} is new"
+        if name not in before
+        else f"{name} is not given any more"
+        if name not in now
+        else f"{name}: {now[name]}, and was {before[name]}"
+        for name in sorted(before.keys() | now)
+        if before.get(name) != now.get(name) and name not in known and (" " not in name or name in before.keys() & now)
+    ]
+
+
+def ending_callbacks(callbacks: Iterable[Any]) -> list[str]:
+    """Return the classes of the program's callbacks that act when a training ends, each once."""
+    acting = (one for one in callbacks if not type(one).__module__.startswith(("mindspore.", "ms_recover.")))
+    names = (type(one).__qualname__ for one in acting if any(_overrides(one, name) for name in ("on_train_end", "end")))
+    return list(dict.fromkeys(names))
+
+
+def _overrides(callback: Any, name: str) -> bool:
+    return getattr(type(callback), name, None) is not getattr(Callback, name)
 
 
 def _keeps_state(callback: Any) -> bool:

@@ -34,7 +34,7 @@ Kind = Literal["parameter", "tensor", "generator", "plain"]
 Key = tuple[str, Any]
 """A step from an object to what it holds: ``("attr", name)``, ``("item", index)`` or ``("buffer", name)``."""
 
-_OF_CELLS = frozenset(vars(nn.Cell())) | {"_func_graph_flags", "_mutable_flags", "current_phase", "sequence_modified"}
+OF_CELLS = frozenset(vars(nn.Cell())) | {"_func_graph_flags", "_mutable_flags", "current_phase", "sequence_modified"}
 """Attributes of cells that are MindSpore's own; it adds the last ones while it compiles."""
 _SCALARS = (bool, int, float, str, bytes, type(None))
 _NO_VALUES = (nn.Cell, Primitive, type, ModuleType)
@@ -88,7 +88,7 @@ class FirstSeen:
         """Return the names of the attributes that are not MindSpore's own."""
         if attributes.keys() != self._keys:
             self._keys = frozenset(attributes)
-            self._names = tuple(sorted(name for name in self._keys - _OF_CELLS if not name.startswith("__")))
+            self._names = tuple(sorted(name for name in self._keys - OF_CELLS if not name.startswith("__")))
         return self._names
 
     def has(self, name: str, value: Any) -> bool:

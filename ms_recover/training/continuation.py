@@ -13,7 +13,7 @@ from mindspore.train import Callback
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import around_first, calling_manager
-from ms_recover.training.callback_states import restore_callbacks
+from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
 from ms_recover.training.dataset_draws import note_early_draws
 from ms_recover.training.first_step import LoadedValues, Settling
 from ms_recover.training.generators import (
@@ -24,6 +24,7 @@ from ms_recover.training.generators import (
     restore_generators,
 )
 from ms_recover.training.gradients import without_gradient
+from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.loss_monitor import continue_loss_monitors
 from ms_recover.training.network import OwnSlice
@@ -225,6 +226,11 @@ class Continuation(Callback):  # type: ignore[misc]
                 list_some(odd, 8),
             )
             resume_line().doubt(f"not as many as saved: {list_some(odd)}", "callbacks")
+        given = self._state.settings.get(CALLBACKS) if not self._state.lent else None
+        for text in (
+            differing_callbacks(given, settings_of_callbacks(self._callbacks), odd) if given is not None else ()
+        ):
+            resume_line().doubt(text, "callbacks")
         resume_line().prove("callbacks")
         restore_generators(self._state.generators, GENERATORS.keys() - self._state.drawn_by_dataset.keys())
         begin_drawing(self._state.drawn_generators)

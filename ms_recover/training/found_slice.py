@@ -17,6 +17,8 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
+from ms_recover.training.attributes import changed_values, places_of
+from ms_recover.training.cell_settings import compare_cells, settings_of_cells
 from ms_recover.training.equal_arguments import agree_arguments
 from ms_recover.training.foreign_folder import check_folders, held_runs
 from ms_recover.training.found_state import find_run_state
@@ -134,7 +136,7 @@ class Found:
     def note(self) -> None:
         """Note that the next run goes on from this one."""
         loaded = Loaded(experiments=self.view.taken.loaded, root=self.view.inventory.root)
-        note_resumed(self.view.run_of(self.own.step), loaded=loaded)
+        note_resumed(self.view.run_of(self.own.step), loaded=loaded, own=self.view.taken.own)
 
     def waiting(self) -> Callable[[], None]:
         """Return what to call where the proof, which comes later, fails: slices get their names of before."""
@@ -324,6 +326,9 @@ def load_found(
     network, settings = getattr(program, "train_network", program), settings_of_program(program)
     found.job.run_together(f"loading the slice of step {found.own.step}", load)
     compare_settings(found.own, network, state.settings if state is not None else {}, settings, found.initial)
+    if state is not None and not state.lent and found.resharded_from is None:
+        changed = places_of(changed_values(list(network.cells_and_names()))[0])
+        compare_cells(found.own, state.settings, settings_of_cells(network, changed))
     if found.lost:
         whose = "the network's own" if set(found.lost) <= set(found.initial) else "another rank's"
         resume_line().doubt(f"{list_some(found.lost)} are {whose}", "weights")

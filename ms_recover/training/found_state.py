@@ -123,15 +123,20 @@ def _borrowed(own: OwnSlice, manifest: Manifest, facts: RankFacts | None, lender
     if equal:
         _log.info("%s: its state file is lost; that of rank %s held the same: %s", own, lender.rank, lender.path)
     else:
-        beside = ", callbacks and extra" if state.extra is not None else " and callbacks"
+        parts = ["random generators", "callbacks"]
+        parts += ["what cells keep"] if state.attributes else []
+        parts += ["extra"] if state.extra is not None else []
         _log.warning(
-            "%s: its state file is lost, so random generators%s go on as those of rank %s: %s",
+            "%s: its state file is lost, so %s and %s go on as those of rank %s: %s",
             own,
-            beside,
+            ", ".join(parts[:-1]),
+            parts[-1],
             lender.rank,
             lender.path,
         )
         resume_line().doubt(f"those of rank {lender.rank}", *OF_STATE)
+        if state.attributes:
+            resume_line().doubt(f"what cells keep is that of rank {lender.rank}", "weights")
     return replace(
         state,
         lent=lender.rank != own.rank and not equal,

@@ -34,6 +34,11 @@ _LISTED = 4
 
 _UNSET = "not set"
 
+CALLBACKS = "callbacks"
+"""The name of the setting that has those of callbacks, see `ms_recover.training.callback_states`."""
+OF_NETWORK = "network "
+"""How the names of settings begin that are those of cells, see `ms_recover.training.cell_settings`."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -97,6 +102,8 @@ def compare_settings(
     """
     overruled: dict[str, str] = {}
     for name in sorted(saved.keys() | now.values) if saved else ():
+        if name == CALLBACKS or name.startswith(OF_NETWORK):
+            continue
         before, here = saved.get(name, _UNSET), now.values.get(name, _UNSET)
         if before == here or (name == "amp_level" and _UNSET in (before, here)):
             continue
@@ -147,7 +154,7 @@ def _parts_of(cell: Any) -> Iterator[tuple[Any, Settings]]:
 
 
 def _of_attributes(part: Any, names: Collection[str]) -> Settings:
-    return Settings({name: _text(getattr(part, name)) for name in names if hasattr(part, name)})
+    return Settings({name: text_of_setting(getattr(part, name)) for name in names if hasattr(part, name)})
 
 
 def _of_optimizer(optimizer: Any) -> Settings:
@@ -158,9 +165,9 @@ def _of_optimizer(optimizer: Any) -> Settings:
         if optimizer not in _first_seen:
             _first_seen[optimizer] = _of_constructor(optimizer)
         return _first_seen[optimizer]
-    values = {name: _text(value) for name, value in given.items() if value != {}}
+    values = {name: text_of_setting(value) for name, value in given.items() if value != {}}
     rate = getattr(optimizer, "init_learning_rate", None)
-    values["learning_rate"] = _text(rate if rate is not None else optimizer.learning_rate)
+    values["learning_rate"] = text_of_setting(rate if rate is not None else optimizer.learning_rate)
     values |= _of_given_groups(getattr(optimizer, "init_params", {}).get("params"))
     return Settings(values, _held(optimizer, values))
 
@@ -169,7 +176,7 @@ def _of_constructor(optimizer: Any) -> Settings:
     makers = [made for kind in type(optimizer).__mro__ if isinstance(made := vars(kind).get("__init__"), FunctionType)]
     names = [name for made in makers for name in inspect.signature(made).parameters]
     values = {
-        name: _text(getattr(optimizer, name))
+        name: text_of_setting(getattr(optimizer, name))
         for name in dict.fromkeys(names)
         if name not in ("self", "params", "parameters") and _is_setting(getattr(optimizer, name, None))
     }
@@ -182,7 +189,7 @@ def _of_given_groups(groups: Any) -> dict[str, str]:
     for number, group in enumerate(groups if isinstance(groups, (list, tuple)) else ()):
         for name, value in group.items() if isinstance(group, dict) else ():
             if name not in ("params", "order_params"):
-                found[f"group {number} {name}"] = _text(value)
+                found[f"group {number} {name}"] = text_of_setting(value)
     return found
 
 
@@ -195,7 +202,7 @@ def _of_groups(optimizer: Any) -> Settings:
                 parameters[f"{prefix}{name}"] = (value.name,)
                 value = optimizer.defaults.get(name, value) if not prefix else _first_value(value)  # noqa: PLW2901
             if name != "params" and _is_setting(value):
-                values[f"{prefix}{name}"] = _text(value)
+                values[f"{prefix}{name}"] = text_of_setting(value)
     return Settings(values, parameters)
 
 
@@ -234,14 +241,14 @@ def _is_setting(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, Tensor, np.ndarray, np.generic, nn.Cell))
 
 
-def _text(value: Any) -> str:
+def text_of_setting(value: Any) -> str:
     """Return a setting as a text."""
     if isinstance(value, nn.Cell):
         return _schedule(value)
     if isinstance(value, (Tensor, np.ndarray, np.generic)):
         value = np.asarray(value.asnumpy() if isinstance(value, Tensor) else value, np.float64).tolist()
     if isinstance(value, (list, tuple)):
-        texts = [_text(one) for one in value]
+        texts = [text_of_setting(one) for one in value]
         if len(texts) <= _LISTED:
             return f"[{', '.join(texts)}]"
         digest = digest_of(memoryview(" ".join(texts).encode()))
@@ -254,9 +261,9 @@ def _text(value: Any) -> str:
 def _schedule(cell: Any) -> str:
     """Return a schedule with the numbers in its attributes."""
     if isinstance(getattr(cell, "learning_rate", None), Parameter):  # a list, which MindSpore keeps so
-        return _text(cell.learning_rate)
+        return text_of_setting(cell.learning_rate)
     numbers = {
-        name: _text(value)
+        name: text_of_setting(value)
         for name, value in sorted(vars(cell).items())
         if name not in _of_any_cell and _is_setting(value) and not isinstance(value, nn.Cell)
     }

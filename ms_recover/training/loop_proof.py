@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Thread(threading.local):
-    """What this thread, in which one training runs, has resumed last and not yet proven."""
+    """What this thread, in which one training runs, has resumed and not yet proven: of each network the last."""
 
     def __init__(self) -> None:
-        self.waiting: LoopProof | None = None
+        self.waiting: list[LoopProof] = []
 
 
 _thread = _Thread()
@@ -31,14 +31,20 @@ _thread = _Thread()
 
 def end_waiting() -> None:
     """Say what a loop has proven that begins to save, and that its samples are not; all ranks together."""
-    waiting, _thread.waiting = _thread.waiting, None
-    if waiting is not None:
-        waiting.give_up()
+    waiting, _thread.waiting = _thread.waiting, []
+    for one in waiting:
+        one.give_up()
 
 
-def forget_waiting() -> None:
-    """Forget a resume that was not proven: it has failed, or another one begins. It can still be proven itself."""
-    _thread.waiting = None
+def forget_waiting(experiments: Sequence[str] = ()) -> None:
+    """Forget the resumes of some experiments that were not proven: others begin. They can still be proven themselves.
+
+    Without any, or where those of a resume are not known, they may be the same.
+    """
+    known = set(experiments)
+    _thread.waiting = [
+        one for one in _thread.waiting if known and one.experiments and known.isdisjoint(one.experiments)
+    ]
 
 
 class BehindProof:
@@ -83,6 +89,8 @@ class LoopProof:
         Sets newer slices aside; all ranks call it together.
     refused : callable
         Gives slices their names of before, where the samples are others.
+    experiments : sequence of str
+        Those that the program gave.
     """
 
     job: TrainingJob
@@ -92,6 +100,7 @@ class LoopProof:
     doubts: Sequence[str]
     proven: Callable[[], None]
     refused: Callable[[], None]
+    experiments: Sequence[str] = ()
     proof: SampleProof | None = field(default=None, init=False)
     """What is known of the samples so far."""
     _drew: bool = field(default=False, init=False)
@@ -101,7 +110,7 @@ class LoopProof:
 
     def __post_init__(self) -> None:
         waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch, "proving the samples")
-        _thread.waiting = self
+        _thread.waiting.append(self)
         if not waits:
             self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))
 
@@ -117,8 +126,8 @@ class LoopProof:
 
         self.job.run_together("proving the samples", look)
         proof = combined(self.job.gather_text(rows[0], "proving the samples"))
-        if _thread.waiting is self:
-            _thread.waiting = None
+        if self in _thread.waiting:
+            _thread.waiting.remove(self)
         self._end(proof, None if allow else "go on with prove(..., allow_dataset_change=True)")
         self._line.say()
         return BehindProof(iterator)

@@ -12,6 +12,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.training import attributes, trainable
 from ms_recover.training.buffers import digests_of, persistent_buffers, savable
 from ms_recover.training.callback_order import calling_model
+from ms_recover.training.cell_settings import settings_of_cells
 from ms_recover.training.constants import Kept, is_as_before
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import current_settings
@@ -62,6 +63,7 @@ class NetworkState:
                 _log.warning("%s", trainable.frozen_text(flags))
         if self._settings is None:
             self._settings = current_settings(network, getattr(calling_model(), "_amp_level", None))
+            self._settings |= settings_of_cells(network, attributes.places_of(values))
         return {
             "buffers": savable(buffers),
             "attributes": values,

@@ -24,7 +24,9 @@ from ms_recover.training.job import TrainingJob
 QUIET = "MS_RECOVER_QUIET"
 """Environment variable: anything but nothing or ``0`` leaves the line out."""
 
-Subject = Literal["weights", "optimizer", "callbacks", "samples", "random numbers", "settings"]
+Subject = Literal[
+    "weights", "optimizer", "callbacks", "samples", "random numbers", "settings", "other values of the loop"
+]
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 """In the order in which the line names them."""
 

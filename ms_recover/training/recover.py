@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from ms_recover.errors import UsageError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
 from ms_recover.training.accumulation import set_accumulation
 from ms_recover.training.arguments import check_type, whole_number
-from ms_recover.training.callback_states import why_ended
+from ms_recover.training.callback_states import ending_callbacks, why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.equal_arguments import or_not_given
@@ -295,7 +296,7 @@ def recover_train(
     with _position_kept(dataset):
         load_found(found, load, state, model, trains=resumed.trained)
         if not resumed.trained:
-            _say_finished(own, str(ended), as_asked=done <= last * batch_num, prints=job.rank == 0)
+            _say_finished(own, str(ended), listed, as_asked=done <= last * batch_num, prints=job.rank == 0)
             return resumed
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(drawn)
@@ -306,12 +307,17 @@ def recover_train(
     return resumed
 
 
-def _say_finished(own: OwnSlice, ended: str, *, as_asked: bool, prints: bool) -> None:
+def _say_finished(own: OwnSlice, ended: str, callbacks: Sequence[Any], *, as_asked: bool, prints: bool) -> None:
     """Say that nothing is left to train; a warning where the training has come further than the program asks.
 
     A script with several trainings comes here in each start behind the end of the first, and so does a training that
-    a callback of the program has ended.
+    a callback of the program has ended. What callbacks do when a training ends is not done once more.
     """
+    for saver in _savers_of(callbacks):
+        saver.note_ended()
+    acting = ending_callbacks(callbacks)
+    if acting:
+        ended = f"{ended}; what on_train_end of {list_some(acting)} changed is not in it"
     _log.log(
         logging.INFO if as_asked else logging.WARNING, "%s: %s; it is loaded, and nothing is left to train", own, ended
     )

@@ -271,7 +271,7 @@ class Resharded:
         if self.job.holds_everywhere(self._fits, "comparing the layouts"):  # as it shows behind the compile
             for path, data in self._files.files.items():
                 write_small(path, data, mode=0o600)
-            note_resumed(before, loaded=Loaded(experiments=self.search.loaded, root=self.search.root))
+            note_resumed(before, None, Loaded(experiments=self.search.loaded, root=self.search.root), self.search.given)
             return
         note_resumed(
             before,
@@ -283,6 +283,7 @@ class Resharded:
                 files=self._files.files,
             ),
             Loaded(experiments=self.search.loaded, root=self.search.root),
+            self.search.given,
         )
 
 

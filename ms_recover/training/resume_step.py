@@ -17,6 +17,7 @@ from ms_recover.model.rank_local import MOST_NAMED, why_refused
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.planner import plan_for_rank
+from ms_recover.stores.places import look_at_folder
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.rank_view import RankView
@@ -204,9 +205,8 @@ def _newer(view: RankView, step: Step) -> Iterator[tuple[str, Step]]:
 
 def may_be_written(folder: str) -> bool:
     """Whether files of a directory, which may have to be made, can be made and renamed."""
-    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
-        folder = os.path.dirname(folder)
-    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+    facts = look_at_folder(folder)
+    return facts.writable and facts.fault is None
 
 
 def _scan_again(view: RankView) -> Inventory:

@@ -163,12 +163,12 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job = current_job()
-    forget_waiting()
     with job.ending_together("checking the arguments of a resume"):
         network = as_cell(parameters)
         search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
         search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
         cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+    forget_waiting(search.given)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
         anew = begin_anew(search.root, search.given, network)
@@ -194,7 +194,10 @@ def resume(
     if state is not None:
         restore_generators(state.generators)
         begin_drawing(state.drawn_generators)
-    proof = LoopProof(job, found.own, dataset, None if shared_out else state, doubts, found.set_aside, found.waiting())
+        if state.extra is None:
+            resume_line().doubt("no extra was saved", "other values of the loop")
+    known = None if shared_out else state
+    proof = LoopProof(job, found.own, dataset, known, doubts, found.set_aside, found.waiting(), search.given)
     return Resumption(
         found.own.step,
         found.own.path,

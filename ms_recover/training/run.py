@@ -62,8 +62,8 @@ class TrainingRun:
         self.users -= 1
         if self.users <= 0:
             self.owner = self  # which nobody else is; the owner may hold a network
-            if _process.run is self:
-                _process.run = None
+            if self in _process.runs:
+                _process.runs.remove(self)
 
     def record(self, begun: Step) -> RunRecord:
         """Return what its manifests will state, when it begins at a position."""
@@ -125,28 +125,54 @@ NOT_LOADED = Loaded()
 """Where a program said what it means, or loaded nothing."""
 
 
-@dataclass
-class _Process:
-    run: TrainingRun | None = None
-    resumed: RunStep | None = None
-    resumes: int = 0
-    other: OtherWorld | None = None
+@dataclass(frozen=True, kw_only=True)
+class _Resumed:
+    """A step that this process has loaded, with which no run has gone on yet."""
+
+    step: RunStep
+    own: tuple[str, ...]
+    """The experiments of the program, as the resume was given them; empty where they are not known."""
     resharded_from: int | None = None
     newest_start: int = 0
     loaded: Loaded = NOT_LOADED
 
 
+@dataclass
+class _Process:
+    runs: list[TrainingRun] = field(default_factory=list)
+    """Those that have begun and not ended, the last behind."""
+    resumed: list[_Resumed] = field(default_factory=list)
+    resumes: int = 0
+    other: OtherWorld | None = None
+
+    def resumed_by(self, experiment: str) -> _Resumed | None:
+        """Return what a saver of an experiment goes on from; None where nothing was resumed."""
+        own = [one for one in self.resumed if experiment in one.own]
+        found = own or self.resumed
+        return found[-1] if found else None
+
+
 _process = _Process()
 
 
-def note_resumed(step: RunStep, other: OtherWorld | None = None, loaded: Loaded = NOT_LOADED) -> None:
+def note_resumed(
+    step: RunStep, other: OtherWorld | None = None, loaded: Loaded = NOT_LOADED, own: tuple[str, ...] = ()
+) -> None:
     """Remember the step that this process has just loaded, and that it was cut anew: the next run goes on from it.
 
-    Where nothing said which experiment is meant, `loaded` names it.
+    With several, such as those of two networks, that of a program's `own` experiment does. Where nothing said which
+    experiment is meant, `loaded` names it.
     """
-    _process.resumed, _process.other, _process.loaded = step, other, loaded
-    _process.resharded_from = None if other is None else other.ranks
-    _process.newest_start = 0 if other is None else other.newest_start
+    _process.other = other
+    _process.resumed.append(
+        _Resumed(
+            step=step,
+            own=own,
+            resharded_from=None if other is None else other.ranks,
+            newest_start=0 if other is None else other.newest_start,
+            loaded=loaded,
+        )
+    )
     _process.resumes += 1
 
 
@@ -167,47 +193,64 @@ def resumes() -> int:
 
 def has_resumed() -> bool:
     """Whether the next run goes on from a step that was resumed."""
-    return _process.resumed is not None
+    return bool(_process.resumed)
 
 
-def forget_resumed() -> None:
-    """Forget what was loaded: the next run begins by itself."""
-    _process.resumed = _process.other = _process.resharded_from = None
-    _process.newest_start, _process.loaded = 0, NOT_LOADED
+def forget_resumed(own: tuple[str, ...] = ()) -> None:
+    """Forget what was loaded, or of that what a program with some experiments of its `own` has: runs begin anew."""
+    _process.resumed = [one for one in _process.resumed if own and one.own and set(one.own).isdisjoint(own)]
+    _process.other = None
 
 
 def check_experiment(experiment: str, directory: str) -> None:
     """Raise UsageError where a saver would go on with another experiment's training that nobody chose."""
-    why = _process.loaded.why_not(experiment, directory) if _process.resumed is not None else None
-    if _process.resumed is not None and why is not None:
-        raise UsageError(f"step {_process.resumed.step} {why}")
+    resumed = _process.resumed_by(experiment)
+    why = resumed.loaded.why_not(experiment, directory) if resumed is not None else None
+    if resumed is not None and why is not None:
+        raise UsageError(f"step {resumed.step.step} {why}")
 
 
 def begin_run(
-    job: TrainingJob, owner: object, first: Step, known: int, but_not: TrainingRun | None = None
+    job: TrainingJob,
+    owner: object,
+    first: Step,
+    known: int,
+    but_not: TrainingRun | None = None,
+    *,
+    experiment: str = "",
 ) -> TrainingRun:
-    """Return the run that a saver belongs to: a new one, or that of another saver of the same training.
+    """Return the run that a saver of an experiment belongs to: a new one, or that of another saver of the training.
 
-    Each saver leaves it once. Two savers of a training have the same `owner`. Without one they share a run as long as
-    nothing was resumed between them and `first`, the step that is to be saved, does not go back; but a saver begins no
-    run twice. `known` is the start of the last run that this rank knows of: a new one starts later, whatever the clock
-    says. All ranks call this function together.
+    Each saver leaves it once. Two savers of a training have the same `owner`. That of a loop is the set of what it
+    saves: savers that have something in common share a run as long as nothing was resumed between them and `first`,
+    the step that is to be saved, does not go back. A saver begins no run twice. `known` is the start of the last run
+    that this rank knows of: a new one starts later, whatever the clock says. All ranks call this function together.
     """
-    run = _process.run
-    goes_back = owner is None and run is not None and first < run.newest
-    if run is None or run is but_not or _process.resumed is not None or goes_back or run.owner is not owner:
-        run_id, started = agree_run_id(job), agree_start(job, max(known, _process.newest_start))
+    run = next((one for one in reversed(_process.runs) if _is_same(one.owner, owner)), None)
+    resumed = _process.resumed_by(experiment)
+    goes_back = isinstance(owner, frozenset) and run is not None and first < run.newest
+    if run is None or run is but_not or resumed is not None or goes_back:
+        newest = 0 if resumed is None else resumed.newest_start
+        run_id, started = agree_run_id(job), agree_start(job, max(known, newest))
         run = TrainingRun(
             run_id=run_id,
             started=started,
-            resumed_from=_process.resumed,
-            resharded_from=_process.resharded_from,
+            resumed_from=None if resumed is None else resumed.step,
+            resharded_from=None if resumed is None else resumed.resharded_from,
             owner=owner,
         )
-        _process.run, _process.resumed, _process.resharded_from = run, None, None
-        _process.loaded = NOT_LOADED
+        _process.runs.append(run)
+        if resumed is not None:
+            forget = {id(resumed)} if experiment in resumed.own else set(map(id, _process.resumed))
+            _process.resumed = [one for one in _process.resumed if id(one) not in forget]
     run.users += 1
     return run
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, frozenset) and isinstance(other, frozenset):
+        return not one.isdisjoint(other)
+    return one is other
 
 
 def agree_start(job: TrainingJob, known: int, clock: Callable[[], float] = time.time) -> int | None:

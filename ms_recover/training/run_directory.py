@@ -30,6 +30,8 @@ from ms_recover.training.set_aside import set_all_aside
 _log = logging.getLogger(__name__)
 
 _idle: weakref.WeakSet[RunDirectory] = weakref.WeakSet()
+_ended: set[tuple[str, str]] = set()
+"""Directories and prefixes of trainings of this process that have come to their end."""
 """Those of savers that have not begun: what they are to keep of earlier runs stays until they do."""
 
 
@@ -125,12 +127,25 @@ class RunDirectory:
         while self._release:
             self._release.pop()()
 
+    def note_ended(self) -> None:
+        """Note that the training of this run has come to its end."""
+        _ended.add(self._key)
+
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
         _idle.discard(self)
-        run = self._run = begin_run(self._job, owner, first, last_start([self._folder]), but_not=self._run)
+        known = last_start([self._folder])
+        run = self._run = begin_run(self._job, owner, first, known, self._run, experiment=self.experiment)
         self._release.append(weakref.finalize(self, run.leave))
         if self._key not in run.names:
+            if run.resumed_from is None and self._key in _ended and self._job.rank == 0:
+                _log.warning(
+                    "rank 0: a training with the prefix %r has come to its end in this process, and another one begins "
+                    "in %s with the same: its slices take the place of the first one's, from which no later start "
+                    "resumes then; give each training of a script a prefix of its own",
+                    self._base,
+                    self._folder,
+                )
             abandon_staged(self._folder)
             number = Held(read_folder(self._folder), self._base).next_start(os.listdir(self._folder))
             run.names[self._key] = SharedNames(prefix=prefix_of(self._base, number), number=number)

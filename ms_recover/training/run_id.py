@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from ms_recover.errors import UsageError
+from ms_recover.model.printable import printable
 from ms_recover.model.texts import list_some
 from ms_recover.training.job import TrainingJob
 
@@ -28,9 +29,14 @@ def agree_run_id(
     """Return the id of this run: the launcher's, else a random one of rank 0 by `draw`, which returns random bytes.
 
     All ranks call this function. It is empty when the launcher set none and the ranks cannot communicate. Raises
-    UsageError when ranks have different ids.
+    UsageError when ranks have different ids, or the given one cannot be written in a manifest.
     """
     given = environ.get(RUN_ID, "")
+    if printable(given) != given:
+        raise UsageError(
+            f"{RUN_ID}={printable(given)}: it is not text of one line in UTF-8, which manifests can name: give it "
+            "another value"
+        )
     if job.size > 1 and not job.connected:
         return given
     own = hashlib.blake2b(given.encode(), digest_size=_BYTES).digest() if given else draw(_BYTES)

@@ -48,8 +48,8 @@ class RunState:
     """What cells keep that is in no slice, see `ms_recover.training.attributes.changed_values`."""
     trainable: Mapping[str, Any] = field(default_factory=dict)
     """Which parameters are trained, see `ms_recover.training.trainable`."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of optimizers, loss scales and losses, see `ms_recover.training.hyperparameters`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of optimizers, loss scales and losses, see `ms_recover.training.hyperparameters`; and of callbacks."""
     batch: tuple[Any, ...] = ()
     """Digests of the last batch that was trained, see `ms_recover.training.batches.to_record`."""
     drawn: int | None = None

@@ -166,8 +166,12 @@ def make_search(
 
 
 def prepare_search(job: TrainingJob, search: Search) -> Search:
-    """Forget what was resumed before, and return the search in the run of the chosen slice; all ranks call it."""
+    """Forget what was resumed before of the same experiments; return the search in the run of the chosen slice.
+
+    All ranks call it.
+    """
     if wait_for_tasks():
         _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
-    forget_resumed()
-    return search.of_program(agree_experiments(job, search.given)).agreed(job)
+    given = agree_experiments(job, search.given)
+    forget_resumed(given)
+    return search.of_program(given).agreed(job)

@@ -14,10 +14,11 @@ from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import Anew
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
-from ms_recover.training.callback_states import callback_states
+from ms_recover.training.callback_states import callback_states, settings_of_callbacks
 from ms_recover.training.dataset_draws import DatasetDraws
 from ms_recover.training.first_step import Settling, settling_of
 from ms_recover.training.gradients import end_recording
+from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.last_batch import LastBatch
 from ms_recover.training.loss_scales import LossScales
 from ms_recover.training.optimizer_steps import OptimizerSteps
@@ -297,6 +298,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         if params.cur_step_num > self._last:
             self._save_last(params)
         self.saver.flush()
+        self.saver.note_ended()
 
     def _is_due(self, params: Any) -> bool:
         every = self._save_steps or params.batch_num
@@ -364,12 +366,13 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def _state(self, params: Any = None) -> PendingState:
         """Return what the state file is going to hold; behind a step with its batch."""
-        callbacks = tuple(callback_states(self._callbacks))
+        callbacks, network = tuple(callback_states(self._callbacks)), self.saver.network_state()
+        given = {CALLBACKS: settings_of_callbacks(self._callbacks)}
         state = current_state(
             callbacks=callbacks,
             order=self._order,
             drawn_by_dataset=self._draws.states,
-            **self.saver.network_state(),
+            **{**network, "settings": {**network["settings"], **given}},
             **(self._batch.behind(params) if params is not None else {}),
         )
         return pending_state(state)

@@ -208,6 +208,7 @@ class SliceSaver:
             self._network = self._network if parameters is None and self._network is not None else as_cell(parameters)
             if owner is None:
                 self.note_begin()
+                owner = frozenset(map(id, self._network.get_parameters()))
             if order is None:
                 order = {} if self._dataset is None else sample_order(self._dataset)
         name_prefixes(self._job, self.experiment)
@@ -228,6 +229,10 @@ class SliceSaver:
         if self._training is None or self._training.resumed_from is not None:
             return None
         return begin_anew(str(self.directory), [self.experiment], self._network, callbacks, owner)
+
+    def note_ended(self) -> None:
+        """Note that the training has come to its end: another one that begins in its place is named."""
+        self._place.note_ended()
 
     def note_begin(self) -> None:
         """Note what the network keeps beside its parameters as training begins: what changes is saved."""

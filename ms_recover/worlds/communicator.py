@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, UsageError
+from ms_recover.tensors.memory import is_tensor
 from ms_recover.worlds import arguments, tensors
 from ms_recover.worlds.collectives import COLLECTIVES, Call
 from ms_recover.worlds.instructions import Expected, Fault, Key
@@ -272,7 +273,7 @@ def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callab
         raise UsageError(f"invalid operation {op!r} for complex numbers")
     if out is None:
         own = tensors.copied(sent)
-        return own, lambda: _result(own, tensors.is_tensor(tensor))
+        return own, lambda: _result(own, is_tensor(tensor))
     target, finish = tensors.target(out)
     if (target.dtype, target.shape) != (sent.dtype, sent.shape):
         raise UsageError(f"out is {target.dtype} {target.shape}, expected {sent.dtype} {sent.shape} as the tensor")
@@ -293,5 +294,5 @@ def _result(result: Raw, as_tensor: bool) -> Tensor:
 
 
 def _results(result: Sequence[Raw], rank: int, own: Tensor) -> list[Tensor]:
-    as_tensor = tensors.is_tensor(own)
+    as_tensor = is_tensor(own)
     return [own if index == rank else _result(raw, as_tensor) for index, raw in enumerate(result)]

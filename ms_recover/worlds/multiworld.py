@@ -15,7 +15,7 @@ from ms_recover.worlds import manager
 from ms_recover.worlds.communicator import Seconds, Tensor
 from ms_recover.worlds.manager import WorldInfo
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.tensors import fill
+from ms_recover.worlds.tensors import check_fillable, fill
 
 __all__ = ["BrokenWorldException", "ReduceOp", "WorldCommunicator", "WorldManager"]
 _log = logging.getLogger(__name__)
@@ -90,8 +90,10 @@ class WorldCommunicator:
         timeout: Seconds = None,
     ) -> None:
         """Reduce the tensors of all members into that of `dst`; those of other members stay as they are."""
-        name = self._info(world_name).name
-        result = await self._communicator.reduce(tensor, dst, op, world=name, tag=tag, timeout=timeout)
+        world = self._info(world_name)
+        if world.rank == dst:
+            check_fillable(tensor)
+        result = await self._communicator.reduce(tensor, dst, op, world=world.name, tag=tag, timeout=timeout)
         if result is not None:
             fill(tensor, result)
 
@@ -107,6 +109,7 @@ class WorldCommunicator:
         """Fill `tensors` with the tensors of all members, by rank."""
         world = self._info(world_name)
         _count(tensors, world)
+        check_fillable(*tensors)
         result = await self._communicator.all_gather(tensor, world=world.name, tag=tag, timeout=timeout)
         for out, came in zip(tensors, result, strict=True):
             fill(out, came)
@@ -125,6 +128,7 @@ class WorldCommunicator:
         world = self._info(world_name)
         if world.rank == dst:
             _count(gather_list, world)
+            check_fillable(*(gather_list or ()))
         result = await self._communicator.gather(tensor, dst, world=world.name, tag=tag, timeout=timeout)
         if result is not None:
             for out, came in zip(gather_list or (), result, strict=True):
@@ -144,6 +148,7 @@ class WorldCommunicator:
         world = self._info(world_name)
         scatter = self._communicator.scatter
         if world.rank == src:
+            check_fillable(tensor)
             fill(tensor, await scatter(scatter_list, src, world=world.name, tag=tag, timeout=timeout))
         else:
             await scatter(None, src, world=world.name, out=tensor, tag=tag, timeout=timeout)

@@ -5,7 +5,6 @@ MindSpore is imported only to return a ``mindspore.Tensor``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ms_recover.errors import UsageError
+from ms_recover.tensors.memory import bytes_of, fillable, is_tensor
+from ms_recover.tensors.memory import fill as fill_memory
 from ms_recover.worlds.wire import DTYPES
 
 BUFFERS = (bytes, bytearray, memoryview)
@@ -34,12 +35,6 @@ class Raw(NamedTuple):
 _raw = partial(tuple.__new__, Raw)  # in half the time, because it takes the fields by position only
 
 
-def is_tensor(value: object) -> bool:
-    """Whether a value is a ``mindspore.Tensor``; does not import MindSpore."""
-    kind = getattr(sys.modules.get("mindspore"), "Tensor", None)
-    return kind is not None and isinstance(value, kind)
-
-
 def allocate(size: int) -> memoryview:
     """Return `size` bytes of new memory, not cleared."""
     return np.empty(size, np.uint8).data
@@ -48,7 +43,7 @@ def allocate(size: int) -> memoryview:
 def raw(tensor: Any) -> Raw:
     """Return the bytes of a tensor or buffer; raises `UsageError` when it cannot be sent.
 
-    A contiguous buffer, numpy array or CPU tensor is not copied; bfloat16 is.
+    A contiguous buffer, numpy array or CPU tensor is not copied.
     """
     if isinstance(tensor, np.ndarray) and (plain := _plain(tensor)):
         return plain
@@ -56,9 +51,9 @@ def raw(tensor: Any) -> Raw:
         tensor = np.asarray(memoryview(tensor))
     if is_tensor(tensor):
         dtype = str(tensor.dtype).lower()
-        if dtype == "bfloat16":
-            return Raw(dtype, tuple(tensor.shape), memoryview(tensor.get_bytes()))
-        tensor = tensor.asnumpy()
+        if dtype not in DTYPES:
+            raise UsageError(f"tensors of {tensor.dtype} cannot be sent")
+        return Raw(dtype, tuple(tensor.shape), bytes_of(tensor))
     if not isinstance(tensor, np.ndarray | np.generic):
         raise UsageError(
             f"{type(tensor).__name__} cannot be sent: expected a numpy array, a mindspore.Tensor or a buffer"
@@ -100,10 +95,11 @@ def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
     dtype, shape = str(out.dtype).lower(), tuple(out.shape)
     if dtype not in DTYPES:
         raise UsageError(f"tensors of {out.dtype} cannot be received")
+    fillable(out)
     data = allocate(int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype])
 
     def assign() -> Any:
-        out.assign_value(to_tensor(Raw(dtype, shape, data)))
+        fill_memory(fillable(out), data)
         return out
 
     return Raw(dtype, shape, data), assign
@@ -113,6 +109,13 @@ def writable(out: Any) -> Raw | None:
     """Return the memory of a plain array that can be received into as it is, as `target` finds it; None for others."""
     plain = _plain(out) if isinstance(out, np.ndarray) else None
     return None if plain is None or plain[2].readonly else plain
+
+
+def check_fillable(*outs: Any) -> None:
+    """Raise a `UsageError` for the first that `target` refuses: before anything is sent."""
+    for out in outs:
+        if writable(out) is None:
+            target(out)
 
 
 def fill(out: Any, value: Any) -> None:

@@ -42,10 +42,22 @@ python=${PYTHON:-}
 if [[ -z $python && -x $repository/.venv/bin/python ]]; then
     python=$repository/.venv/bin/python
 fi
-python=$(command -v "${python:-python}" || command -v python3) || {
-    echo "no python found; activate an environment with mindspore or set PYTHON" >&2
+if [[ -n $python ]]; then
+    python=$(command -v "$python") || {
+        echo "PYTHON=$PYTHON is no program; set it to an interpreter with mindspore, or leave it out" >&2
+        exit 2
+    }
+else
+    python=$(command -v python || command -v python3) || {
+        echo "no python found; activate an environment with mindspore or set PYTHON" >&2
+        exit 2
+    }
+fi
+if [[ -n ${MS_RECOVER_RUN_ID:-} ]] &&
+    ! "$python" -c 'import os; assert os.environb[b"MS_RECOVER_RUN_ID"].decode().isprintable()' 2>/dev/null; then
+    echo "MS_RECOVER_RUN_ID is not text of one line in UTF-8; set it to a name for this launch, or leave it out" >&2
     exit 2
-}
+fi
 
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 export MS_RECOVER_RUN_ID=${MS_RECOVER_RUN_ID:-$(date -u +%Y%m%dT%H%M%SZ)-$(od -An -N6 -tx1 /dev/urandom | tr -d ' \n')}

@@ -364,3 +364,57 @@ def test_equal_slices_of_two_runs_leave_meta_json_as_it_is(output, recover_ckpt)
         f"checkpoint/rank_{r}/CKP_rank_{r}_1-2_77.ckpt" for r in range(8)
     }
     assert "meta_files" not in made
+
+
+@pytest.mark.parametrize("gone", [{2}, {2, 5}, {0, 1, 2, 3}])
+@pytest.mark.parametrize("from_file", [False, True])
+def test_strategy_files_of_lost_ranks_are_written_again(gone, from_file, output, tmp_path, recover_ckpt):
+    before = {rank: (output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt").read_bytes() for rank in gone}
+    for rank in gone:
+        shutil.rmtree(output / "checkpoint" / f"rank_{rank}")
+        (output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt").unlink()
+    planned = recover_ckpt("plan", output, "--world-size", 8, "-o", tmp_path / "plan.json", "--json").json
+    names = [f"strategy/ckpt_strategy_rank_{rank}.ckpt" for rank in sorted(gone)]
+    assert [one["target"] for one in planned["strategy_files"]] == names
+    done = (
+        recover_ckpt("apply", tmp_path / "plan.json") if from_file else recover_ckpt("apply", output, "--world-size", 8)
+    )
+    assert done.code == 0
+    assert f"Strategy files written again: {', '.join(names)}" in done.out
+    for rank, data in before.items():
+        path = output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt"
+        assert path.read_bytes() == data
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert "strategy_files" not in recover_ckpt("plan", output, "--json").json
+
+
+@pytest.mark.parametrize("name", ["strategy_rank_{rank}.ckpt", "ckpt_strategy_rank_{rank}.ckpt", "strategy.ckpt"])
+def test_a_strategy_file_in_the_directory_of_its_rank_goes_to_that_of_the_lost_one(name, output, recover_ckpt):
+    for rank in range(8):
+        source = output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt"
+        source.rename(output / "checkpoint" / f"rank_{rank}" / name.format(rank=rank))
+    shutil.rmtree(output / "checkpoint" / "rank_2")
+    assert recover_ckpt("apply", output).code == 0
+    there = output / "checkpoint" / "rank_2" / name.format(rank=2)
+    assert there.read_bytes() == (output / "checkpoint" / "rank_3" / name.format(rank=3)).read_bytes()
+
+
+def test_a_strategy_file_that_is_there_stays(output, recover_ckpt):
+    shutil.rmtree(output / "checkpoint" / "rank_2")
+    (output / "strategy" / "ckpt_strategy_rank_2.ckpt").write_bytes(b"not a strategy file")
+    assert "strategy_files" not in recover_ckpt("plan", output, "--json").json
+    assert recover_ckpt("apply", output).code == 0
+    assert (output / "strategy" / "ckpt_strategy_rank_2.ckpt").read_bytes() == b"not a strategy file"
+
+
+@pytest.mark.parametrize(
+    "target", ["strategy/ckpt_strategy_rank_3.ckpt", "strategy/ckpt_strategy.ckpt", "../strategy.ckpt"]
+)
+def test_a_plan_whose_strategy_file_is_that_of_another_rank_is_refused(target, output, tmp_path, recover_ckpt):
+    shutil.rmtree(output / "checkpoint" / "rank_2")
+    (output / "strategy" / "ckpt_strategy_rank_2.ckpt").unlink()
+    made = recover_ckpt("plan", output, "--json").json
+    made["strategy_files"][0]["target"] = target
+    (tmp_path / "plan.json").write_text(json.dumps(made))
+    assert recover_ckpt("apply", tmp_path / "plan.json").code == 3
+    assert not (output / "checkpoint" / "rank_2").exists()

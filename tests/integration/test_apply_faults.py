@@ -84,8 +84,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         outcome = api.apply(plan)
         assert outcome.exit_code == 1
         assert [result.status for result in outcome.results] == ["copied", "failed"]
-        assert "ckpt_dir1" in outcome.results[1].error
-        assert "No space left on device; free some space" in outcome.results[1].error
+        assert outcome.results[1].error.startswith("there is no room on the file system of")
         broken.check_final_names()
         assert broken.leftovers() == []
         filler.unlink()

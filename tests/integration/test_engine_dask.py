@@ -78,6 +78,8 @@ def without_prose(data, root):
 def test_four_disks_are_one_tree_for_seal_verify_plan_and_apply(whole, cluster):
     nodes = spread(whole, cluster, "one")
     root = "node://*/data/one"
+    foreseen = run("seal", root, "--json", "--dry-run", cluster=cluster)
+    assert (foreseen.code, len(foreseen.json["sealed"]), foreseen.json["dry_run"]) == (0, 16, True)
     sealed = run("seal", root, "--json", cluster=cluster)
     assert (sealed.code, len(sealed.json["sealed"])) == (0, 16)
     local = in_this_process("seal", whole, "--json")

@@ -85,7 +85,7 @@ def test_the_headline_names_the_iteration_that_is_given_up(tmp_path):
     done = CliRunner().invoke(group, ["plan", str(root)])
     headline = done.output.splitlines()[1]
     assert headline.startswith("COMPLETE at step 100")
-    assert "going back from step 200 (no source for ranks 0-7; rank 0: opt: " in headline
+    assert "going back from step 200 (no source for ranks 0-7; ranks 0, 2: opt: " in headline
     assert headline.endswith("to step 100")
 
 

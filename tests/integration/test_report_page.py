@@ -5,13 +5,17 @@ import os
 import re
 import shutil
 import time
+from contextlib import ExitStack
+from typing import get_args
 
 import pytest
 
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Answer
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.browser import open_browser
 from tests.support.command_line import in_this_process
+from tests.support.report_pages import LOOKS, page_of
 
 STEPS = (Step(1, 100), Step(1, 200), Step(2, 100))
 HOSTILE = (
@@ -161,8 +165,9 @@ def test_losses_copies_and_history_are_those_of_the_commands(page, damaged):
 
 def test_the_plan_has_each_rank_that_does_not_keep_its_slice(page, damaged):
     planned = json.loads(run("plan", damaged[0], "--json").out)["ranks"]
+    why = [one["reason"].removeprefix(f"{one['path']}: ") for one in planned if one["verdict"] != "keep"]
     expected = [
-        [str(one["rank"]), one["state"], one["verdict"], one["path"], one["source"], one["evidence"], one["reason"]]
+        [str(one["rank"]), one["state"], one["verdict"], one["path"], one["source"], one["evidence"], why.pop(0)]
         for one in planned
         if one["verdict"] != "keep"
     ]
@@ -247,6 +252,29 @@ def wait_for(find):
             return found
         time.sleep(0.05)
     raise AssertionError("nothing appeared")
+
+
+@pytest.mark.parametrize("answer", get_args(Answer))
+def test_each_answer_reads_well_in_light_and_dark_on_a_phone_and_on_paper(browser, answer, tmp_path):
+    """Nothing is wider than the window, no word of the answer or of what to do next is cut, and axe finds no fault."""
+    page = tmp_path / "page.html"
+    with ExitStack() as stack:
+        page.write_text(page_of(answer, tmp_path / "checkpoints", stack))
+    for look, options in LOOKS.items():
+        opened = browser.open(page, **options)
+        assert opened.console() == []
+        assert opened.text(".word") == answer
+        lines = "const range = document.createRange(); range.selectNodeContents(document.querySelector('.word'))"
+        assert opened.run(f"{lines}; return range.getClientRects().length") <= 1 + answer.count(" "), look
+        assert opened.run("return document.documentElement.scrollWidth <= innerWidth"), look
+        cut = """return [...document.querySelectorAll(".tile, .tile p, .reasons dd, header p, header h1")].filter(
+            (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+        assert opened.run(cut) == [], look
+        narrow = """return [...document.querySelectorAll("td.why, .reasons dd")].filter(
+            (one) => one.textContent.length > 60 && one.clientWidth < Math.min(250, innerWidth * 0.7))
+            .map((one) => [one.clientWidth, one.textContent])"""
+        assert look == "print" or opened.run(narrow) == [], look
+        assert look == "print" or opened.fault_finds() == [], look
 
 
 @pytest.mark.parametrize("dark", [False, True])

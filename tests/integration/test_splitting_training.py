@@ -270,6 +270,43 @@ def test_what_a_part_raises_is_raised_and_changes_nothing(mode):
         assert equal(current_weights(splitter), one_process(2, splitter.chunks(200), "Adam")[0])
 
 
+def forgets_to_return(parameters):
+    nn.SGD(parameters, 0.1)
+
+
+def trains_others(parameters):
+    return nn.SGD([ms.Parameter(ms.Tensor(one), name=f"copy.{one.name}") for one in parameters], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (forgets_to_return, "forgets_to_return returned None, so that nothing would be trained"),
+        (trains_others, "trains_others made an optimizer of other parameters"),
+    ],
+)
+@pytest.mark.parametrize("split", ["layers", "batch"])
+def test_an_optimizer_function_that_trains_nothing_is_refused_by_its_name(function, split, said):
+    options = {"loss_fn": nn.CrossEntropyLoss(), "optimizer": function, "timeout": 120}
+    with pytest.raises(UsageError, match=said):
+        FaultTolerantModelSplitter(network(), 2, split, **options)
+
+
+def forgets_where_weights_are_large(parameters):
+    assert parameters[0].size > 1
+    nn.SGD(parameters, 0.1)
+
+
+def test_a_worker_refuses_it_where_only_the_weights_themselves_show_it():
+    ((x, y),) = batches(1)
+    options = {"loss_fn": nn.CrossEntropyLoss(), "optimizer": forgets_where_weights_are_large, "timeout": 120}
+    with (
+        ModelSplitter(network(), 2, "layers", **options) as splitter,
+        pytest.raises(PartError, match="forgets_where_weights_are_large returned None"),
+    ):
+        splitter.train_step(x, y)
+
+
 def test_a_splitter_without_a_loss_does_not_train():
     with pytest.raises(UsageError, match="training needs optimizer too"):
         ModelSplitter(network(), 2, loss_fn=nn.CrossEntropyLoss())

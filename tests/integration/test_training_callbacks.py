@@ -134,11 +134,11 @@ def test_a_clean_resume_prints_one_line_and_nothing_where_it_is_turned_off(tmp_p
     whole = make_model()
     whole.train(2, make_dataset(), callbacks=[LossMonitor(99)])
     with pytest.raises(StoppedError):
-        make_model().train(2, make_dataset(), callbacks=[checkpoint(tmp_path, 2), Failing(5)])
+        make_model().train(2, make_dataset(), callbacks=[Watching(), checkpoint(tmp_path, 2), Failing(5)])
     capfd.readouterr()
     caplog.clear()
     model = make_model()
-    recover_train(model, make_dataset(), tmp_path, 2, [Watching(), checkpoint(tmp_path, 2)])
+    recover_train(model, make_dataset(), tmp_path, 2, [Watching(), checkpoint(tmp_path, 2), Failing(99)])
     assert values(model) == values(whole)
     (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("ms_recover:")]
     assert line.startswith("ms_recover: resumed from step 1_4 (run ")

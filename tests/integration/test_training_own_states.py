@@ -49,7 +49,7 @@ def test_the_ranks_own_state_is_used_where_it_lies_there(seen, what):
     assert "those of rank" not in seen[0][f"own, {what}"]["line"][0]
 
 
-@pytest.mark.parametrize("what", ["newest", "state"])
+@pytest.mark.parametrize("what", ["newest", "state", "brought back"])
 def test_states_that_differ_send_all_ranks_back_to_a_step_with_each_ranks_own(seen, what):
     same(seen, f"own, {what}", 9)
     (line,) = seen[0][f"own, {what}"]["line"]

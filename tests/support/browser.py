@@ -20,6 +20,8 @@ OPTIONS = (
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
 SECONDS = 60
+DESK, PHONE = (1280, 900), (390, 844)
+"""Pixels of a window on a desk, and on a phone."""
 
 
 class Browser:
@@ -28,10 +30,13 @@ class Browser:
     def __init__(self, driver):
         self.driver = driver
 
-    def open(self, path: Path, *, dark=False):
-        """Open a file, and forget what the console said before."""
+    def open(self, path: Path, *, dark=False, paper=False, size=DESK):
+        """Open a file in a window of this size, or as it is printed, and forget what the console said before."""
         media = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media | {"media": "print" if paper else ""})
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < DESK[0] // 2}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.driver.get_log("browser")
         self.driver.get(path.as_uri())
         return self
@@ -69,6 +74,14 @@ class Browser:
         self.run(resources.files("axe_core_python").joinpath("axe.min.js").read_text("utf-8"))
         found = self.driver.execute_async_script("axe.run().then(arguments[0])")["violations"]
         return [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
+
+    def picture(self, most=None):
+        """Return the whole page as a PNG, or so many pixels of its height."""
+        high = self.run("return document.documentElement.scrollHeight")
+        width = self.run("return document.documentElement.clientWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": min(high, most or high), "scale": 1}
+        options = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+        return base64.b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"])
 
     def printed(self):
         """Return the page as a PDF."""

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 WRITING = (
@@ -80,6 +81,29 @@ class Faults:
             return function(*arguments, **options)
 
         return counted
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Let the device fail at each reading of a file, whatever its name becomes; not of another one under that name."""
+    inode = path.stat().st_ino
+    real = {name: getattr(os, name) for name in READING}
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def read(descriptor: int, *arguments: Any, **options: Any) -> Any:
+            if os.fstat(descriptor).st_ino == inode:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return function(descriptor, *arguments, **options)
+
+        return read
+
+    try:
+        for name, function in real.items():
+            setattr(os, name, failing(function))
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
 
 
 def _path_of(first: Any) -> str:

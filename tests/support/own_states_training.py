@@ -21,6 +21,7 @@ from mindspore import ops
 from mindspore.communication import init
 from mindspore.train import Callback
 
+from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import recover_train
 from ms_recover.training.job import current_job
@@ -78,6 +79,13 @@ def flip(folder):
     path.write_bytes(bytes(data))
 
 
+def bring_back(folder):
+    """Have the newest slice brought back, as an operator does before the job is started again."""
+    lose(folder, NEWEST + "*")
+    report = api.apply(api.plan(api.scan(folder.parent)))
+    assert report.exit_code == 0, report
+
+
 LOSSES = {
     "folder": shutil.rmtree,
     "newest": lambda folder: lose(folder, NEWEST + "*"),
@@ -85,6 +93,7 @@ LOSSES = {
     "slice and manifest": lambda folder: lose(folder, NEWEST, NEWEST + ".manifest.json"),
     "flipped": flip,
     "state": lambda folder: lose(folder, NEWEST + ".state"),
+    "brought back": bring_back,
     "nothing": lambda folder: None,
 }
 

@@ -14,7 +14,7 @@ from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.experiment_trees import ExperimentTree, Start
 from tests.support.iteration_trees import unpack
-from tests.support.mindformers_tree import make_mindformers_tree, write_health
+from tests.support.mindformers_tree import make_mindformers_tree, write_health, write_meta
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 STEPS = (Step(1, 100), Step(1, 200))
@@ -204,6 +204,13 @@ def two_holes(root: Path, stack: ExitStack) -> None:
         (root / f"ckpt_dir{rank}" / "test-2_100.ckpt").unlink()
 
 
+def in_the_way(root: Path, stack: ExitStack) -> None:
+    """As `two_holes`; a file lies where the directory of rank 3 belongs."""
+    two_holes(root, stack)
+    shutil.rmtree(root / "ckpt_dir3")
+    (root / "ckpt_dir3").write_text("a note")
+
+
 def parted_replicas(root: Path, stack: ExitStack) -> None:
     """Twenty steps of six ranks, of which r, r + 2 and r + 4 hold the same; from step 7 on rank 3 differs."""
     make_tree(root, data_parallel=3, steps=[Step(1, number) for number in range(1, 21)])
@@ -214,3 +221,23 @@ def parted_replicas(root: Path, stack: ExitStack) -> None:
         data[100] ^= 1
         path.write_bytes(data)
     save_manifests(root)
+
+
+def no_replica_left(root: Path, stack: ExitStack) -> None:
+    """Slices that MindSpore wrote, data 2 x model 4; ranks 0 and 4, which hold the same, are lost, and layouts stay."""
+    _eight_ranks(root)
+    for rank in (0, 4):
+        shutil.rmtree(root / f"ckpt_dir{rank}")
+
+
+def mindformers_data_parallel(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output`` of four ranks that hold all the same, without strategy files; rank 2 is lost."""
+    for rank in range(4):
+        folder = root / "checkpoint" / f"rank_{rank}"
+        folder.mkdir(parents=True)
+        for step in ("1_77", "2_77"):
+            shutil.copyfile(
+                FIXTURES / "dp2_mp4" / "ckpt_dir0" / f"test-{step}.ckpt", folder / f"CKP_rank_{rank}-{step}.ckpt"
+            )
+        write_meta(folder, 2, 77, f"CKP_rank_{rank}-2_77.ckpt")
+    shutil.rmtree(root / "checkpoint" / "rank_2")

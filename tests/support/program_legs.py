@@ -135,9 +135,15 @@ def _went_back(resumed: Sequence[Leg]) -> str | None:
 
 
 def _went_ahead(program: Program, legs: Sequence[Leg]) -> str | None:
-    """Return where a leg went on behind a step that no slice of its own is of."""
+    """Return where a leg went on behind a step that no slice of its own is of.
+
+    A slice may still be written when the same process begins again.
+    """
+    being_written = 0
     for leg in legs:
-        own = max(leg.committed, program.initial_epoch * program.epoch_steps)
+        own = max(leg.committed, being_written, program.initial_epoch * program.epoch_steps)
+        if program.asynchronous and program.retry != "process":
+            being_written = max((step for kind, step, _ in leg.events if kind == "loss"), default=0)
         begun = leg.first - 1 if leg.trained else program.steps
         if begun > own and (leg.trained or (leg.ended and "EarlyStopping" not in program.callbacks)):
             return f"{TOUCHED}: resumed from one of step {begun}, its own end at {own}"

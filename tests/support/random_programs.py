@@ -257,7 +257,9 @@ def _possible(program: Program) -> Program:
         program = replace(program, **values)  # type: ignore[arg-type]
 
     if program.trainer == "loop":
-        instead(callbacks=("save",), step="plain", level="O0", begins="recover", neighbour="none")
+        instead(callbacks=("save",), step="plain", level="O0", begins="recover")
+        if program.neighbour in ("same before", "head"):
+            instead(neighbour="none")
     if program.mode == "graph" or program.network in PLAIN_ATTRIBUTES or program.step == "dynamic":
         instead(jit=False)
     if program.mode == "graph" and program.network in PLAIN_ATTRIBUTES:

@@ -161,7 +161,8 @@ def causes_of_ranks(job: RankJob, *, own: bool = False, described: bool = True) 
     """
     base = job.base
     losers = {job.lost_by} if job.lost != "none" else set()
-    losers |= {rank for kind, rank, *_ in job.crashes if kind == "file"}
+    killed = {rank for kind, rank, *_ in job.crashes if kind == "file"}
+    losers |= killed
     ranks = tuple(sorted(losers))
     if base.trainer == "loop" and base.noise != "none":
         yield RankCause("noise in a loop", "stops", r"random|own code|generator")
@@ -171,7 +172,7 @@ def causes_of_ranks(job: RankJob, *, own: bool = False, described: bool = True) 
         yield RankCause(job.change, "stops", r"shard")
     if job.change == "seed":
         yield RankCause("seed", "stops", r"seed|sample")
-    if losers and not own:
+    if losers and (not own or job.argument == "prefix"):  # slices of a rank's own prefix are not used
         if base.callback or base.noise != "none":
             yield RankCause("own states", "differs", STATES, ranks=ranks)
         if (base.shuffle == "by rank" or base.data == "own") and base.saves_states and not described:
@@ -181,8 +182,11 @@ def causes_of_ranks(job: RankJob, *, own: bool = False, described: bool = True) 
             yield RankCause(
                 "bank", "stops", r"\bbank\b|rank-local|shows whether some were its own", ranks=ranks, unlike=unlike
             )
-        if base.network == "norm" and job.lost not in ("state", "flipped state"):
-            yield RankCause("statistics", "differs", r"moving_|statistics", ranks=ranks)
+    slices = tuple(rank for rank in ranks if rank in killed or job.lost not in ("state", "flipped state"))
+    if base.network == "norm" and slices:  # no rank goes back for them
+        yield RankCause("statistics", "differs", r"moving_|statistics", ranks=slices)
+    if base.network == "bank" and not base.saves_states:  # nothing compares them at a save, and one step shows nothing
+        yield RankCause("bank of one step", "stops", r"different contents in 'bank'.*nothing settles who is right")
     if not base.saves_states:
         yield RankCause("nothing proves samples", "differs", r"sample|seed|shuffl", "samples", unlike=WITHOUT_STATES)
     if job.lost == "other experiment":

@@ -129,6 +129,7 @@ def s3_server(folder):
 def webdav_server(folder):
     """Run WsgiDAV over a folder ``dav``."""
     pytest.importorskip("wsgidav")
+    pytest.importorskip("cheroot")
     root = folder / "dav"
     root.mkdir()
     port = free_port()

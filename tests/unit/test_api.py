@@ -73,7 +73,7 @@ def going_back(tmp_path):
 def test_a_plan_that_goes_back_is_refused_where_the_newest_step_is_required(going_back):
     newest = PlanOptions(require_newest=True)
     with pytest.raises(
-        OlderStepError, match=r"step 2_8 cannot be recovered \(rank 1: .*going back to step 1_8"
+        OlderStepError, match=r"step 2_8 cannot be recovered \(ranks 1, 3: .*going back to step 1_8"
     ) as caught:
         api.plan(going_back, newest)
     assert caught.value.exit_code == UnrecoverableError.exit_code == 4

@@ -86,7 +86,7 @@ def test_equal_slices_go_once_and_all_are_sealed(tree, url):
 
 def read_index(url):
     with open_plain(url) as store:
-        (index,) = read_indexes(store)
+        (index,) = read_indexes(store).values()
         return index
 
 
@@ -97,6 +97,18 @@ def test_a_second_run_sends_nothing(tree, url):
     assert (second.uploaded, second.uploaded_bytes) == (0, 0)
     assert second.index == first.index
     assert files(url) == before
+
+
+def test_the_path_of_an_index_is_a_root(tree, url):
+    first = copy(tree, url).index
+    shutil.rmtree(tree)
+    make_tree(tree, data_parallel=2, model_parallel=2, parameters={"w": 3001})
+    second = copy(tree, url).index
+    for index, size in ((first, 3000), (second, 3001)):
+        inventory = api.scan(f"{url}/{index}")
+        assert (inventory.root, inventory.slices[0].parameters[0].shape) == (f"{url}/{index}", (size,))
+        assert {rank.verdict for rank in api.plan(inventory).ranks} == {"keep"}
+        assert api.verify(inventory).ok
 
 
 def test_files_come_back_as_they_were(tree, url, tmp_path):
@@ -162,9 +174,52 @@ def test_a_damaged_object_is_noticed_and_sent_again(tree, tmp_path):
     largest.chmod(0o600)
     largest.write_bytes(data)
     assert not api.verify(api.scan(url)).ok
-    outcome = copy(tree, url)
+    assert copy(tree, url).uploaded == 0  # what an index vouches for is looked at by its size
+    outcome = copy(tree, url, verify=True)
     assert outcome.uploaded == 1
     assert api.verify(api.scan(url)).ok
+
+
+@pytest.mark.parametrize("index", ["missing", "cut", "another"])
+def test_without_its_index_every_object_is_looked_at_again(tree, tmp_path, index):
+    """As a copy leaves it that was killed: what it sent is trusted by its bytes alone."""
+    url = str(tmp_path / "backup")
+    where = tmp_path / "backup" / copy(tree, url).index
+    if index == "missing":
+        where.unlink()
+    elif index == "cut":
+        where.write_bytes(where.read_bytes()[:-20])
+    else:
+        where.write_text(json.dumps({**json.loads(where.read_text()), "files": []}))
+    largest = max((tmp_path / "backup" / "objects").rglob("*-*"), key=lambda path: path.stat().st_size)
+    largest.chmod(0o600)
+    largest.write_bytes(largest.read_bytes()[:-1] + b"?")
+    outcome = copy(tree, url)
+    assert (outcome.uploaded, outcome.read_back) == (1, outcome.objects)
+    assert api.verify(api.scan(url)).ok
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_backup_is_verified_from_its_device(tree, tmp_path, damaged):
+    copy(tree, str(tmp_path / "backup"))
+    if damaged:
+        largest = max((tmp_path / "backup" / "objects").rglob("*-*"), key=lambda path: path.stat().st_size)
+        largest.chmod(0o600)
+        largest.write_bytes(largest.read_bytes()[:-1] + b"?")
+    assert api.verify(api.scan(tmp_path / "backup"), deep=True).ok is not damaged
+
+
+def test_a_full_slice_is_put_together_out_of_a_backup(tmp_path):
+    shutil.copytree(FIXTURE, tmp_path / "tree")
+    copy(tmp_path / "tree", str(tmp_path / "backup"))
+    inventory = api.scan(tmp_path / "backup")
+    with pytest.raises(UsageError, match="only read"):
+        api.complete(inventory, 1)
+    assert api.complete(inventory, 1, output=str(tmp_path / "dry.ckpt"), dry_run=True).status == "planned"
+    api.complete(inventory, 1, output=str(tmp_path / "out.ckpt"))
+    api.complete(api.scan(tmp_path / "tree"), 1, output=str(tmp_path / "same.ckpt"))
+    assert (tmp_path / "out.ckpt").read_bytes() == (tmp_path / "same.ckpt").read_bytes()
+    assert not (tmp_path / "dry.ckpt").exists()
 
 
 def test_a_damaged_rank_list_in_a_backup_is_never_used(tree, tmp_path):

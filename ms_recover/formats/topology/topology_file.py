@@ -11,7 +11,7 @@ from ms_recover.errors import ContradictionError, FormatError
 from ms_recover.formats.topology.located import Located, decode_json, decode_text, decode_yaml
 from ms_recover.formats.topology.placing import MOST_RANKS, Place, fill_hosts, place_ranks
 from ms_recover.model.texts import name_some
-from ms_recover.model.topology import Host, Topology, short_name
+from ms_recover.model.topology import UNKNOWN, Host, Topology, short_name
 
 _RANKS: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?\Z", re.ASCII)
 _SLOTS: Final = re.compile(r"\d{1,7}\Z", re.ASCII)
@@ -110,12 +110,12 @@ def with_domains(topology: Topology, file: TopologyFile) -> Topology:
     by_short = {short_name(one.host.name): one for one in file.hosts}
     found = [by_name.get(host) or by_short.get(short_name(host)) for host in topology.hosts]
     for rank, (host, one) in enumerate(zip(topology.hosts, found, strict=True)):
-        if one is None:
+        if one is None and host != UNKNOWN:
             raise ContradictionError(
                 f"{file.source}: host {host} of rank {rank} is not there, {topology.place(rank)} names it; add it, or "
                 f"give the topology of this cluster"
             )
-        if file.places_ranks and rank not in (one.ranks or ()):
+        if one is not None and file.places_ranks and rank not in (one.ranks or ()):
             raise ContradictionError(
                 f"{file.source}, line {one.host.line}: rank {rank} is not on {one.host.name}, but is there by "
                 f"{topology.place(rank)}; correct one of them"
@@ -125,7 +125,9 @@ def with_domains(topology: Topology, file: TopologyFile) -> Topology:
     again = [level for level in file.levels if level in topology.levels]
     if again:
         raise ContradictionError(f"{file.source}: {again[0]} is a level of {topology.source}, too; leave one out")
-    above = [tuple([one.domains[at] for one in found if one is not None]) for at in range(len(file.levels))]
+    above = [
+        tuple([one.domains[at] if one is not None else UNKNOWN for one in found]) for at in range(len(file.levels))
+    ]
     source = topology.source if topology.source == file.source else f"{topology.source} and {file.source}"
     return replace(
         topology,

@@ -8,6 +8,7 @@ from math import comb
 
 from ms_recover.errors import UsageError
 from ms_recover.model.audit import RANK_LEVEL, Audit, LevelAudit
+from ms_recover.model.texts import many, plural
 
 _SURVIVE = re.compile(r"\s*(\d{1,6})?\s*([^\W\d][\w .-]*?)\s*\Z")
 _LONG = 10**12
@@ -43,16 +44,6 @@ def _smallest(level: LevelAudit) -> str:
     if level.smallest_count is not None:
         count = many(level.smallest_count, sets) if sets else f"{level.smallest_count:,}"
     return f"smallest fatal loss: {many(level.smallest, level.name)} ({count}{of})"
-
-
-def many(count: int, name: str) -> str:
-    """Return a number of domains of a level, such as ``2 hosts``."""
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {plural(name)}"
-
-
-def plural(name: str) -> str:
-    """Return the plural of a level's name."""
-    return f"{name}es" if name.endswith(("s", "x", "ch", "sh")) else f"{name}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

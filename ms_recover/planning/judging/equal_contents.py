@@ -34,13 +34,34 @@ def is_unclaimed(facts: Facts) -> bool:
     return not told and facts.stages.problem is not None
 
 
+def why_overwritten(facts: Facts) -> str | None:
+    """Return which rank lists or strategy files contradict others, None where none do.
+
+    An evaluation, or another job, that ran in the directories of a training writes its own over those of the training.
+    """
+    stages = facts.stages
+    if facts.groups.contested and stages.contradicts is not None:
+        return f"the rank lists and {stages.contradicts} contradict each other"
+    for file in facts.inventory.strategy_files:
+        stage = stages.of(file.rank)
+        used = stages.digests.get(stage)
+        if used and file.digest and file.digest not in used:
+            return f"{file.path} and {stages.paths[stage]} contradict each other"
+    return stages.problem if len(facts.inventory.strategy_files) > 1 else None
+
+
 def ranks_without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
     """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
+
+    Or where the files that say it contradict each other, so that they may be those of an evaluation or another job.
 
     None where that is of no interest; no ranks where some may be lost without a trace.
     """
     newest = next(iter(of_this_run(tuple(rejected))), None)
-    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
+    if not is_unclaimed(facts):
+        lost = newest.ranks if newest is not None else ()
+        return lost if lost and why_overwritten(facts) is not None else None
+    if not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
         return None
     return newest.ranks if newest is not None else ()
 
@@ -86,10 +107,18 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
     common = [step for step, held in seen.items() if any(held.keys() >= set(alike[:2]) for alike in sets)]
     which = list_some(map(_set_text, sets), _MOST_NAMED, separator="; ")
     at = f"step{'s' * (len(common) > 1)} {list_some(map(str, common), 8)}"
-    text = f"ranks {which} hold equal bytes at {at}, but no file says who holds the same slice"
+    against = None if is_unclaimed(facts) else why_overwritten(facts)
+    claim = "but no file says who holds the same slice"
+    if against is not None:
+        claim = (
+            f"and {against}: an evaluation or another job may have overwritten some; put those of before back, or name "
+            "them with --group-info and --strategy once those of now are out of the tree"
+        )
+    text = f"ranks {which} hold equal bytes at {at}, {claim}"
     mates = _mates(found[0], [*lost, *added]) if len(found) == 1 else ""
     if mates:
-        return (f"{text}; if {mates}, accept it with: {_option(found[0].groups(ranks))}",)
+        way = "accept it with:" if against is None else "move them out of the tree and say:"
+        return (f"{text}; if {mates}, {way} {_option(found[0].groups(ranks))}",)
     return (f"{text}; say who holds the same as rank {lost[0]} with --group or --axes",) if lost else ()
 
 

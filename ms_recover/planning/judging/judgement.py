@@ -22,7 +22,7 @@ class Judgement:
     `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
     that is not sound, None for none. One that is `kept` is not replaced although it is not sound: others differ from
     it, but training saved it so. One that is `whole` is called damaged for what its manifest says of its place, or for
-    what other slices list, alone.
+    what other slices list, alone; that of one that is `failing` a device does not give, so that it need not be wrong.
     """
 
     status: SliceStatus
@@ -32,6 +32,7 @@ class Judgement:
     good: frozenset[str] | None = None
     kept: bool = False
     whole: bool = False
+    failing: bool = False
 
     @property
     def proven_damaged(self) -> bool:

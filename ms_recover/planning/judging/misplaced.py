@@ -61,7 +61,8 @@ class ContentIndex:
         of that step confirm; or those of a slice of another one, which a manifest or another of that family confirms.
         Slices that were copied from this one do not count, ranks that are alike by layouts are of one family, and the
         operator's word is no evidence against ranks that it does not name. Where another of its family holds the same
-        it is `confirmed`: only an older slice's manifest is evidence against both.
+        it is `confirmed`: only an older slice's manifest is evidence against both. Where every value is NaN all ranks
+        hold the same bytes, which shows nothing.
         """
         classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
         for (family, step), holders in classes.items():
@@ -79,6 +80,6 @@ class ContentIndex:
                 equal, others = holders.sound - sound, self._members[family, step] - sound
                 backed = _is_backed(other)
                 by_others = (equal == others if own else equal > 0) and not confirmed
-                if by_others or (backed and (own or not confirmed)):
+                if (by_others or (backed and (own or not confirmed))) and not one.is_nan:
                     return f"holds the bytes of {other.path}: it was renamed or put in the wrong place"
         return None

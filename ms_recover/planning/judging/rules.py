@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ms_recover.file_names import ending_of
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -17,6 +17,7 @@ from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
 from ms_recover.planning.judging.layout_mismatch import find_other_layouts, saved_under
 from ms_recover.planning.judging.structure import list_the_same
 from ms_recover.planning.redundancy.manifest_check import check_header
+from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 
 NOTHING = Ruling()
 
@@ -44,7 +45,7 @@ def _damaged(case: Case) -> Ruling:
         if problem is not None:
             good = proven_parameters(case.facts, one) if structure is None else None
             whole = not (one.file.problem or one.content_problem or check_header(one.file))
-            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole)
+            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole, failing=one.failing)
     return Ruling(slices=judged)
 
 
@@ -176,7 +177,8 @@ def _by_contents(case: Case) -> Ruling:
             if alone and sealed is not None and not _is_chosen(case, one):
                 judged[one.path] = _unsealed(sealed)
                 continue
-        judged[one.path] = _sound(one, witnesses, compared.tolerated.get(one.path, ()))
+        sound = _sound(one, witnesses, compared.tolerated.get(one.path, ()))
+        judged[one.path] = replace(sound, reason=f"{NAN_EVERYWHERE}; {sound.reason}") if one.is_nan else sound
     return Ruling(slices=judged, disagreements=compared.disagreements)
 
 

@@ -76,7 +76,8 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     for side in sides:
         for ballot in side if side is not winner else ():
             where = differing([ballot, winner[0]], core)
-            reason = f"suspect of silent corruption: {name_some(where)} differ from {_side_text(winner)} ({how})"
+            differ = "differs" if len(where) == 1 else "differ"
+            reason = f"{name_some(where)} {differ} from {_side_text(winner)} ({how}): suspect of silent corruption"
             odd[ballot.path] = Outvoted(names=where, reason=reason)
     return Vote(
         odd=odd,

@@ -11,6 +11,7 @@ from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import borrowed_text, share_nothing
+from ms_recover.model.texts import name_ranks, ranks_text
 from ms_recover.model.verdicts import Evidence, RankState
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import Judgement, StepJudgement
@@ -151,7 +152,8 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept 
             return Kept(one=one, judgement=found)
     if judged:
         statuses = {found.status for _, found in judged}
-        reasons = dict.fromkeys(f"{one.path}: {found.reason}" for one, found in judged)
+        named = ((one.path, found.reason) for one, found in judged)
+        reasons = dict.fromkeys(why if path in why else f"{path}: {why}" for path, why in named)
         state: RankState = "unreadable" if "unreadable" in statuses else "damaged"
         if statuses == {"foreign"}:
             state = "missing" if all(judgement.run.why_foreign(one.file) for one, _ in judged) else "damaged"
@@ -211,10 +213,13 @@ def _copy_within_group(
         return refusal
     able = [one for other in others if isinstance(one := holdings[other], Sound)]
     if not able:
-        states = ", ".join(f"rank {other} {_state(holdings[other])}" for other in others)
+        by_state: dict[str, list[int]] = {}
+        for other in (*others, rank):
+            by_state.setdefault(_state(holdings[other]), []).append(other)
+        states = ", ".join(f"{name_ranks(ranks)} {state}" for state, ranks in by_state.items())
         doubt = facts.groups.contested.get(rank)
         more = f"; {doubt}{_WHICH_IS_RIGHT}" if doubt is not None else ""
-        return f"nobody else of its group {list(group)} has a sound slice ({states}){more}"
+        return f"nobody of its group [{ranks_text(group)}] has a sound slice ({states}){more}"
     able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
     unlike = {one.one.rank: why_no_replica(facts, rank, one.one) for one in able}
     able = [one for one in able if unlike[one.one.rank] is None]
@@ -232,7 +237,7 @@ def _copy_within_group(
     source, found = usable[0], judgement.slices[usable[0].path]
     borrowed = borrowed_from(source, (*found.borrowed, *odd[source.rank]))
     if share_nothing({one.name: prod(one.shape) for one in source.listed}, source.rank_local):
-        return f"its group {list(group)} is no set of replicas: each rank has its own values of every parameter"
+        return f"its group [{ranks_text(group)}] is no set of replicas: each rank has its own values of every parameter"
     if found.evidence == "manifest" and borrowed:  # of what may differ, only a manifest says whether it is sound
         usable = [one for one in usable if judgement.slices[one.path].evidence == "manifest"]
     ground = f"rank {source.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"

@@ -60,9 +60,13 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
 
 
 def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
-    """Return an action that sets the slice aside that it replaces, unless that is damaged or its rank declared lost."""
+    """Return an action that sets the slice aside that it replaces, unless that is proven wrong or its rank is lost.
+
+    What a device fails to give may be right.
+    """
     there = judgement.slices.get(action.target)
-    lost = there is None or there.proven_damaged or there.status == "unreadable"  # which cannot be linked
+    lost = there is None or there.status == "unreadable"  # which cannot be linked
+    lost = lost or (there is not None and there.proven_damaged and not there.failing)
     return (
         action
         if action.replaces is None or lost

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.plan import RankVerdict
+from ms_recover.model.texts import many, name_ranks
 from ms_recover.model.verdicts import RankState, Verdict
 
 _STATES: Sequence[RankState] = ("lost", "unreadable", "damaged", "missing", "ok")
@@ -28,7 +29,7 @@ def join_ranks(by_kind: Mapping[WeightKind | None, Sequence[RankVerdict]]) -> tu
 def _part_of(kind: WeightKind | None, ranks: Sequence[RankVerdict], rank: int) -> RankVerdict:
     if rank < len(ranks):
         return replace(ranks[rank], part=kind)
-    why = f"the files of this part are of {len(ranks)} ranks"
+    why = f"the files of this part are of {many(len(ranks), 'rank')}"
     return RankVerdict(rank=rank, state="missing", verdict="unrecoverable", reason=why, part=kind)
 
 
@@ -50,8 +51,12 @@ def join_verdicts(rank: int, parts: tuple[RankVerdict, ...]) -> RankVerdict:
 
 
 def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
-    """Return the reasons of the first ranks that cannot be recovered, and which others there are."""
-    bad = [rank for rank in ranks if rank.verdict == "unrecoverable"]
-    text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
-    rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
-    return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
+    """Return the reasons why ranks cannot be recovered, each once with its ranks; of many the first, and the others."""
+    by_reason: dict[str, list[int]] = {}
+    for one in ranks:
+        if one.verdict == "unrecoverable":
+            by_reason.setdefault(one.reason, []).append(one.rank)
+    named = list(by_reason.items())
+    text = "; ".join(f"{name_ranks(of)}: {reason}" for reason, of in named[:_MOST_NAMED])
+    rest = [rank for _, of in named[_MOST_NAMED:] for rank in of]
+    return f"{text}; and {many(len(rest), 'more rank')}: {name_ranks(rest)}" if rest else text

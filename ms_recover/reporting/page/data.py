@@ -15,7 +15,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import RankVerdict
 from ms_recover.model.report import JudgedStep, Report
 from ms_recover.model.steps import Step
-from ms_recover.model.topology import Topology
+from ms_recover.model.topology import UNKNOWN, Topology
 from ms_recover.reporting.tables import one_line
 
 STATES = ("ok", "missing", "damaged", "unreadable", "lost")
@@ -109,9 +109,9 @@ def _levels(topology: Topology | None, world: int) -> list[dict[str, Any]]:
     """Return each level with the names of its domains, and the number of each rank's; -1 where it has no place."""
     levels = []
     for name, domains in zip(topology.levels, topology.domains, strict=True) if topology is not None else ():
-        names = list(dict.fromkeys(domains[:world]))
+        names = [domain for domain in dict.fromkeys(domains[:world]) if domain != UNKNOWN]
         numbers = {domain: at for at, domain in enumerate(names)}
-        placed = [numbers[domain] for domain in domains[:world]]
+        placed = [numbers.get(domain, -1) for domain in domains[:world]]
         levels.append(
             {
                 "name": one_line(name),

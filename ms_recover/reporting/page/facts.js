@@ -23,7 +23,8 @@ const Facts = (() => {
 
   function domain(level, rank) {
     const number = levels[level] ? levels[level].of[rank] : -1;
-    return number < 0 ? "" : levels[level].names[number];
+    if (number < 0) return levels[level] ? "unknown" : "";
+    return levels[level].names[number];
   }
 
   function hostsOf() {
@@ -31,7 +32,7 @@ const Facts = (() => {
     const found = new Map();
     for (let rank = 0; rank < world; rank++) {
       const number = levels[0].of[rank];
-      if (!found.has(number)) found.set(number, { name: domain(0, rank) || "not placed", ranks: [] });
+      if (!found.has(number)) found.set(number, { name: domain(0, rank), ranks: [] });
       found.get(number).ranks.push(rank);
     }
     const upper = (host) => levels.slice(1).map((level) => level.of[host.ranks[0]]);

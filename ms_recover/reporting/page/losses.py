@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ms_recover.model.audit import Audit, BlockClass, LevelAudit, Loss
 from ms_recover.model.history import History
-from ms_recover.model.texts import list_some
+from ms_recover.model.report import JudgedStep
+from ms_recover.model.texts import list_some, ranks_text
 from ms_recover.model.topology import Topology
-from ms_recover.reporting.tables import ranks_text, size_text
+from ms_recover.reporting.tables import size_text
 
 _MOST_ROWS = 50
 _MOST_STEPS = 200
@@ -24,7 +26,6 @@ def audit_content(audit: Audit | None) -> dict[str, Any] | None:
     older = [loss for level in audit.levels for loss in level.singles if not loss.fatal and loss.step != audit.step]
     return {
         "headline": audit.headline,
-        "why": audit.why,
         "step": str(audit.step) if audit.step is not None else "",
         "evidence": audit.evidence,
         "source": audit.topology.source,
@@ -111,16 +112,32 @@ def _places(topology: Topology | None) -> list[tuple[str, str]]:
     return [(host, _ranks(tuple(ranks))) for host, ranks in list(hosts.items())[:_MOST_ROWS]]
 
 
-def history_content(history: History | None) -> dict[str, Any] | None:
-    """Return the tables about the history; None without one."""
+def _clean_lines(history: History, judged: Sequence[JudgedStep]) -> list[str]:
+    """Return in words which step is the last clean one that every rank can have; others were clean, and are gone."""
+    if history.clean is None:
+        return [f"No clean step: {history.clean_reason}"]
+    gone = {one.step for one in judged if not one.recoverable}
+    clean = [one.step for one in reversed(history.steps) if one.state == "clean"]
+    had = next((step for step in clean if step not in gone), None)
+    newest = history.newest
+    lost = [step for step in clean[: clean.index(had) if had is not None else None] if step in gone]
+    note = f"Replicas agreed at {list_some(lost, 3)} as well, which not every rank can have." if lost else ""
+    if had is None:
+        return [f"No clean step can be had. {note}"]
+    if had == newest:
+        return [f"Last clean step: {had}, the newest."]
+    advice = "recover-ckpt plan --clean takes the clean one"
+    return [f"Last clean step that every rank can have: {had}; the newest is {newest}: {advice}. {note}".rstrip()]
+
+
+def history_content(history: History | None, judged: Sequence[JudgedStep] = ()) -> dict[str, Any] | None:
+    """Return the tables about the history; None without one. Steps that were judged are clean if they can be had."""
     if history is None:
         return None
     steps = history.steps[::-1]
     return {
         "wrong": history.wrong,
-        "clean": str(history.clean) if history.clean is not None else "",
-        "clean_reason": history.clean_reason,
-        "newest": str(history.newest) if history.newest is not None else "",
+        "clean_lines": _clean_lines(history, judged),
         "steps": [(str(one.step), one.state, one.reason) for one in steps[:_MOST_STEPS]],
         "steps_more": max(len(steps) - _MOST_STEPS, 0),
         "disagreements": [

@@ -198,7 +198,7 @@
     const { rank, step, marked } = view;
     const cell = cellOf(step, rank);
     const rows = [["Rank", `${rank}`]];
-    for (const [index, level] of levels.entries()) rows.push([level.name, domain(index, rank) || "not placed"]);
+    for (const [index, level] of levels.entries()) rows.push([level.name, domain(index, rank)]);
     rows.push([`Step ${steps[step].step}`, words(cell)]);
     if (cell)
       rows.push([

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.report import Report
-from ms_recover.model.texts import list_some
-from ms_recover.model.topology import Topology
-from ms_recover.model.verdicts import Verdict
+from ms_recover.model.texts import list_some, many, name_ranks
+from ms_recover.model.topology import UNKNOWN, Topology
+from ms_recover.model.verdicts import Answer, Verdict
 from ms_recover.reporting.page.data import report_data
 from ms_recover.reporting.page.losses import audit_content, history_content
+from ms_recover.reporting.page.next_step import LOOKS, next_step
 from ms_recover.reporting.page.templates import json_block, render_page
-from ms_recover.reporting.pieces import region_text
-from ms_recover.reporting.plan_text import headline_lines
-from ms_recover.reporting.tables import ranks_text, size_text
+from ms_recover.reporting.pieces import lost_block_row, lost_blocks
+from ms_recover.reporting.plan_text import by_reason, headline_lines, why_text
+from ms_recover.reporting.rank_map import UNKNOWN_HOST
+from ms_recover.reporting.tables import size_text
 
 MOST_ROWS = 100
 """Rows of a table; the search has the other ranks."""
 _MOST_HOSTS = 3
-_VERDICT = re.compile(r"([A-Z]{4,}(?: [A-Z]{4,})*)(.*)", re.DOTALL)
-_KINDS = {"COMPLETE": "well", "RECOVERABLE": "work", "UNCERTAIN": "doubt"}
-"""How a headline looks; any other one is bad news."""
+_FEW_ROWS = 32
+_IN_WORDS: Mapping[Answer, str] = {"UNHEALTHY": "only by choice", "BLOCKED": "once the way is clear"}
+_NUMBER = re.compile("[0-9]+(?:, [0-9]+)*")
 
 
 def report_html(report: Report, *, made: str, version: str, refused: bool = False) -> str:
@@ -42,8 +44,7 @@ def report_html(report: Report, *, made: str, version: str, refused: bool = Fals
     """
     plan, topology = report.plan, report.topology
     first, *others = headline_lines(plan, refused)
-    found = _VERDICT.match(first)
-    word, rest = (found[1], found[2].lstrip(": ")) if found is not None else ("", first)
+    answer: Answer = "REFUSED" if refused else plan.answer
     return render_page(
         __package__ or "",
         "report.html",
@@ -53,22 +54,23 @@ def report_html(report: Report, *, made: str, version: str, refused: bool = Fals
         root=plan.root,
         made=made,
         version=version,
-        kind=_KINDS.get(word, "bad"),
-        word=word,
-        headline=rest,
+        kind=LOOKS[answer],
+        word=answer,
+        headline=first.removeprefix(answer).lstrip(": "),
         more_lines=[line.strip() for line in others],
         world=_world(plan),
         tiles=_tiles(report, refused),
-        command="" if refused else report.next_command,
+        next=next_step(report, answer),
         warnings=plan.warnings,
         hints=plan.hints,
-        hosts=_hosts_known(topology),
+        hosts=topology.summary(plan.world_size) if topology is not None else "",
         steps=_step_rows(report),
+        why_not=by_reason((str(one.step), one.reason) for one in plan.rejected_steps),
         quick=report.quick,
         steps_left_out=report.steps_left_out,
         **_plan_content(plan, report.inventory, topology),
         audit=audit_content(report.audit),
-        history=history_content(report.history),
+        history=history_content(report.history, report.steps),
         missing=report.missing,
     )
 
@@ -76,14 +78,7 @@ def report_html(report: Report, *, made: str, version: str, refused: bool = Fals
 def _world(plan: Plan) -> str:
     by = "" if plan.world_size_from == "as given" else "by "
     least = "at least " if plan.world_size_guessed else ""
-    return f"{least}{plan.world_size:,} ranks, {by}{plan.world_size_from}"
-
-
-def _hosts_known(topology: Topology | None) -> str:
-    if topology is None:
-        return ""
-    count = len(set(topology.domains[0]))
-    return f"{count:,} host{'s' * (count != 1)}, by {topology.source}"
+    return f"{least}{many(plan.world_size, 'rank')}, {by}{plan.world_size_from}"
 
 
 def _tiles(report: Report, refused: bool) -> list[dict[str, object]]:
@@ -100,7 +95,8 @@ def _lost(plan: Plan) -> str:
     gone = [one for one in plan.ranks if one.state != "ok"]
     if gone:
         return f"{len(gone):,} slice{'s' * (len(gone) > 1)} of {plan.world_size:,}"
-    return "the newest step" if plan.given_up else "nothing"
+    known = " that is known" if plan.world_size_guessed else ""
+    return "the newest step" if plan.given_up and plan.step is not None else f"nothing{known}"
 
 
 def _lost_lines(report: Report) -> list[str]:
@@ -109,37 +105,33 @@ def _lost_lines(report: Report) -> list[str]:
     for state in ("lost", "missing", "damaged", "unreadable"):
         ranks = [one.rank for one in plan.ranks if one.state == state]
         if ranks:
-            lines.append(f"{state}: {_some_ranks(ranks)}")
+            lines.append(f"{state}: {name_ranks(ranks)}")
     hosts = _worst_hosts([one.rank for one in plan.ranks if one.state != "ok"], topology)
     lines += [f"on {hosts}"] if hosts else []
     for one in plan.given_up[:1]:
         if one.ranks and one.step != plan.considered:
-            lines.append(f"step {one.step}: {_some_ranks(one.ranks)}")
+            lines.append(f"step {one.step}: {name_ranks(one.ranks)}")
             hosts = _worst_hosts(one.ranks, topology)
             lines += [f"on {hosts}"] if hosts else []
     return lines or ["Every rank has its slice."]
-
-
-def _some_ranks(ranks: Sequence[int], most: int = 12) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    pieces = ranks_text(ranks).split(", ")
-    more = f" and more ({len(ranks):,} in all)" if len(pieces) > most else ""
-    return f"{word} {', '.join(pieces[:most])}{more}"
 
 
 def _worst_hosts(ranks: Iterable[int], topology: Topology | None) -> str:
     if topology is None:
         return ""
     sizes = Counter(topology.domains[0])
-    hit = Counter(topology.domains[0][rank] for rank in ranks if rank < topology.world_size)
+    hit = Counter(map(topology.host_of, ranks))
+    lost = hit.pop(UNKNOWN, 0)
     if len(hit) > _MOST_HOSTS:
         whole = sum(count == sizes[host] for host, count in hit.items())
-        return f"{len(hit):,} hosts, {f'{whole:,}' if whole else 'none'} of them wholly: {list_some(hit, _MOST_HOSTS)}"
+        found = f"{len(hit):,} hosts, {f'{whole:,}' if whole else 'none'} of them wholly: {list_some(hit, _MOST_HOSTS)}"
+        return found + (f"; and {lost:,} on hosts unknown" if lost else "")
     texts = [
         f"{host} (all {count})" if count == sizes[host] > 1 else f"{host} ({count} of {sizes[host]})"
         for host, count in hit.items()
     ]
-    return list_some(texts, _MOST_HOSTS)
+    texts += [f"hosts unknown ({lost})"] if lost else []
+    return list_some(texts, _MOST_HOSTS + 1)
 
 
 def _recoverable(plan: Plan, refused: bool) -> str:
@@ -147,8 +139,12 @@ def _recoverable(plan: Plan, refused: bool) -> str:
         return "refused"
     if plan.disagreements:
         return "undecided"
+    if plan.answer in _IN_WORDS:
+        return _IN_WORDS[plan.answer]
     if plan.step is None:
         return "no"
+    if plan.answer == "UNCERTAIN" and not plan.given_up:
+        return "as far as is known"
     return "yes" if plan.changes_anything or plan.given_up else "nothing to do"
 
 
@@ -157,7 +153,7 @@ def _how_lines(plan: Plan) -> list[str]:
     if bad:
         others = sum(one.verdict in ("copy", "compose") for one in plan.ranks)
         have = [f"{others:,} others that are lost have one"] if others else []
-        return [f"no source for {_some_ranks(bad)}", *have]
+        return [f"no source for {name_ranks(bad)}", *have]
     lines = []
     for kind, verb in (("copy", "copied from a replica"), ("compose", "put together from several ranks")):
         count = sum(part.verdict == kind for one in plan.ranks for part in one.files)
@@ -181,8 +177,7 @@ def _step_lines(plan: Plan) -> list[str]:
 
 
 def _step_rows(report: Report) -> list[dict[str, object]]:
-    """Return a row a step: counts of what is there, and why it is not taken."""
-    reasons = {one.step: one.reason for one in report.plan.rejected_steps}
+    """Return a row a step: counts of what is there, and whether it can be had."""
     rows = []
     for judged in report.steps:
         counts = Counter("sound" if one.state == "ok" else one.state for one in judged.ranks)
@@ -193,7 +188,6 @@ def _step_rows(report: Report) -> list[dict[str, object]]:
                 "planned": judged.step == report.plan.step,
                 "answer": _answer(judged.recoverable, verdicts),
                 "counts": ", ".join(f"{count:,} {state}" for state, count in counts.items()),
-                "why": reasons.get(judged.step, ""),
             }
         )
     return rows
@@ -209,17 +203,7 @@ def _answer(recoverable: bool, verdicts: Mapping[Verdict, int]) -> str:
 def _plan_content(plan: Plan, inventory: Inventory, topology: Topology | None) -> dict[str, Any]:
     """Return the tables of the plan, and of files that are damaged."""
     changed = [one for one in plan.ranks if one.verdict != "keep"]
-    regions = [
-        {
-            "rank": one.rank,
-            "parameter": gone.parameter,
-            "region": region_text(gone.region),
-            "size": size_text(gone.bytes),
-            "why": gone.reason,
-        }
-        for one in changed
-        for gone in one.missing
-    ]
+    regions = [lost_block_row(one) for one in lost_blocks(changed)]
     writes = [(write.target, "rank list") for write in plan.group_files]
     writes += [(write.target, f"strategy file, from {write.source}") for write in plan.strategy_files]
     writes += [(write.target, f"meta.json: {write.reason}") for write in plan.meta_files]
@@ -231,7 +215,9 @@ def _plan_content(plan: Plan, inventory: Inventory, topology: Topology | None) -
     return {
         "damaged": damaged[:MOST_ROWS],
         "damaged_more": max(len(damaged) - MOST_ROWS, 0),
-        "plan_rows": [row for one in changed[:MOST_ROWS] for row in _rank_rows(one, topology)],
+        "plan_rows": _each_reason_once(
+            (row for one in changed[:MOST_ROWS] for row in _rank_rows(one, topology)), large=len(changed) > _FEW_ROWS
+        ),
         "plan_more": max(len(changed) - MOST_ROWS, 0),
         "kept": len(plan.ranks) - len(changed),
         "regions": regions[:MOST_ROWS],
@@ -243,9 +229,23 @@ def _plan_content(plan: Plan, inventory: Inventory, topology: Topology | None) -
     }
 
 
+def _each_reason_once(rows: Iterable[dict[str, object]], *, large: bool) -> list[dict[str, object]]:
+    """Return rows of which those with the reason of an earlier one name that one's rank.
+
+    In a large table reasons are the same if they differ in numbers alone, of ranks and groups: the map has each.
+    """
+    first: dict[str, tuple[object, object]] = {}
+    found = []
+    for row in rows:
+        why = str(row["why"])
+        rank, known = first.setdefault(_NUMBER.sub("0", why) if large else why, (row["rank"], why))
+        own = "" if why == known else ", for its own ranks"
+        found.append(row if rank == row["rank"] else {**row, "why": f"as rank {rank}{own}"})
+    return found
+
+
 def _rank_rows(one: RankVerdict, topology: Topology | None) -> list[dict[str, object]]:
-    placed = topology is not None and one.rank < topology.world_size
-    host = topology.domains[0][one.rank] if topology is not None and placed else ""
+    host = "" if topology is None else topology.host_of(one.rank) or UNKNOWN_HOST
     return [
         {
             "rank": one.rank,
@@ -255,7 +255,7 @@ def _rank_rows(one: RankVerdict, topology: Topology | None) -> list[dict[str, ob
             "path": part.path or "",
             "source": part.source or "",
             "evidence": part.evidence or "",
-            "why": f"{part.part}: {part.reason}" if part.part else part.reason,
+            "why": why_text(part),
         }
         for part in one.files
         if part.verdict != "keep"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil, floor
 
-from ms_recover.reporting.tables import one_line, ranks_text
+from ms_recover.model.texts import ranks_text
+from ms_recover.reporting.tables import one_line
 from ms_recover.splitting import summary
 from ms_recover.splitting.activity import (
     Outage,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from ms_recover.errors import FormatError
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.values import SliceFile
 from ms_recover.stores.digest import name_digest
+from ms_recover.tensors.memory import memory_of
 
 Bytes = npt.NDArray[np.uint8]
 _ALIGN = 64
@@ -124,13 +124,8 @@ class Mapped:
 
 def bytes_of(parameter: Any) -> Bytes:
     """Return the bytes of a parameter in host memory, to read and to write."""
-    try:
-        array = parameter.asnumpy()
-    except TypeError:  # numpy lacks bfloat16
-        parameter.init_data() if parameter.has_init else None
-        kind = ctypes.c_uint8 * (parameter.itemsize * parameter.size)
-        return np.frombuffer(kind.from_address(parameter.data_ptr()), np.uint8)
-    found: Bytes = array.reshape(-1).view(np.uint8)
+    memory = memory_of(parameter)
+    found: Bytes = (parameter.asnumpy() if memory is None else memory).reshape(-1).view(np.uint8)
     return found
 
 

@@ -15,6 +15,7 @@ from ms_recover.splitting import batches
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.training import relay
 from ms_recover.splitting.training.method import Method
+from ms_recover.splitting.training.own_weights import own_weights
 from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
 from ms_recover.splitting.training.seeds import RandomState
 from ms_recover.splitting.training.tape import Jitted, Recorded
@@ -38,7 +39,7 @@ class TrainedPart:
         parameters = list(parameters_of(part.stages).values())
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         self._optimizer = method.optimizer(trainable) if trainable else None
-        self._weights = [] if self._optimizer is None else _own_weights(self._optimizer, trainable)
+        self._weights = own_weights(self._optimizer, trainable, method.optimizer) if trainable else []
         learning = {id(parameter) for parameter in self._weights}
         self._others = [parameter for parameter in parameters if id(parameter) not in learning]
         self.state = PartState(part, self._optimizer)
@@ -251,22 +252,6 @@ class _Loss(nn.Cell):  # type: ignore[misc]
         """Return the loss."""
         output = self.chain(*args[: self.inputs])
         return self.loss_fn(output, *args[self.inputs :])
-
-
-def _own_weights(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
-    """Return the parameters that an optimizer expects gradients of, in its order."""
-    if not isinstance(optimizer, nn.Cell) or not hasattr(optimizer, "parameters"):
-        raise UsageError(
-            f"optimizer returned {type(optimizer).__name__}: it has to return one of MindSpore's optimizers"
-        )
-    weights = list(optimizer.parameters)
-    known = {id(parameter) for parameter in trainable}
-    if any(id(weight) not in known for weight in weights):
-        raise UsageError("optimizer made one over other parameters than it was given")
-    for weight in weights:
-        if weight.dtype == ms.bfloat16:
-            raise UsageError(f"{weight.name} is bfloat16, whose gradients numpy cannot add: train it as float32")
-    return weights
 
 
 def _places(memory: Any, arrays: Sequence[Any]) -> list[tuple[Any, Any]]:

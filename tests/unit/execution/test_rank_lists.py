@@ -103,7 +103,7 @@ def test_a_sound_list_that_appeared_after_the_plan_is_kept(damaged, target, tmp_
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_regular_file_is_kept(make, target, tmp_path):
     make(target)
-    with pytest.raises(VerificationError, match="nothing was replaced"):
+    with pytest.raises(VerificationError, match="in the way of one: move it away"):
         write_planned(str(tmp_path), WRITE, damaged=True)
 
 

@@ -56,8 +56,7 @@ def test_falls_back_to_the_older_step_and_says_why():
     assert plan.actions == ()
     (rejected,) = plan.rejected_steps
     assert rejected.step == STEP
-    assert "rank 0" in rejected.reason
-    assert "rank 4" in rejected.reason
+    assert rejected.reason.startswith("ranks 0, 4: no slice of step 2_8; ")
 
 
 def test_prefers_the_newest_step_over_a_complete_older_one():

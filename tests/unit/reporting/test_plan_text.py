@@ -107,7 +107,7 @@ def test_permission_denied_names_the_path_and_leaves_the_user_to_its_reason():
 
 
 def test_ranks_without_a_source():
-    assert "no source for rank 0-1, 3" in headline(unrecoverable("lost", "missing", "ok", "damaged"))
+    assert "no source for ranks 0-1, 3" in headline(unrecoverable("lost", "missing", "ok", "damaged"))
 
 
 def test_disagreements_say_what_to_do():

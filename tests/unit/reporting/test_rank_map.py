@@ -79,7 +79,7 @@ def test_names_of_hosts_are_short_and_act_on_no_terminal():
 
 
 def test_ranks_that_no_source_places_are_shown_all_the_same():
-    assert "not placed │□│" in rank_map({0: "sound", 1: "sound", 2: "missing"}, hosts(2, 2))
+    assert "unknown │□│" in rank_map({0: "sound", 1: "sound", 2: "missing"}, hosts(2, 2))
 
 
 def test_the_states_of_a_scan_are_those_of_its_newest_step():

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ms_recover.model.history import History, HistoryStep
 from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SliceFile
@@ -11,11 +13,11 @@ from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some, name_some
+from ms_recover.model.texts import list_some, name_some, ranks_text, shorten
 from ms_recover.reporting.history_text import history_text
 from ms_recover.reporting.inventory_text import inventory_text, provenance_text
 from ms_recover.reporting.outcome_text import outcome_text
-from ms_recover.reporting.tables import first_rows, ranks_text, render_table, size_text
+from ms_recover.reporting.tables import first_rows, render_table, size_text
 
 STEP = Step(2, 8)
 COPIED = Provenance(kind="copied", evidence="vote", sources=(ProvenanceSource(3, "rank_3/a.ckpt"),))
@@ -164,3 +166,25 @@ def test_an_outcome_names_what_was_set_aside():
     assert "   0  rank_0/a  rank_0/a.outvoted" in text
     assert "recover-ckpt plan /tree names the commands that take them back or remove them" in text
     assert "Slices that were given up, renamed: rank_1/b_1-1_2.ckpt.superseded" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("short; and whole", 20, "short; and whole"),
+        ("a " * 50 + "end; rank 3 holds the same", 100, f"{'a ' * 37}...; rank 3 holds the same"),
+        ("first; second; third; fourth", 20, "first; second ..."),
+        ("x" * 300, 20, f"{'x' * 16} ..."),
+        ("no directory; " + "of many parameters " * 3, 40, "no directory ..."),
+    ],
+)
+def test_a_reason_that_is_too_long_keeps_its_fact_and_what_follows(text, most, shown):
+    assert shorten(text, most) == shown
+    assert len(shown) <= most
+
+
+@given(text=st.lists(st.text("ab ;:(", max_size=90), max_size=6).map("; ".join), most=st.integers(20, 240))
+def test_a_shown_reason_is_never_longer_than_it_may_be(text, most):
+    found = shorten(text, most)
+    assert len(found) <= most
+    assert found == text or found.endswith(" ...") or " ...; " in found

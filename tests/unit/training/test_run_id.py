@@ -73,3 +73,9 @@ def test_different_launches_are_refused(own, other):
     theirs = said({RUN_ID: other}, draw(1))
     with pytest.raises(UsageError, match=r"rank 1 has MS_RECOVER_RUN_ID=.*which differs from rank\(s\) 0"):
         agree_run_id(FixedJob(1, [theirs]), {RUN_ID: own}, draw(2))
+
+
+@pytest.mark.parametrize("given", ["a\udcff", "a\x1b[31m", "a\nb", "a\x00"])
+def test_an_id_that_no_manifest_can_name_is_refused(given):
+    with pytest.raises(UsageError, match=f"{RUN_ID}=.* is not text of one line in UTF-8"):
+        agree_run_id(TrainingJob(0, 1, False), {RUN_ID: given})

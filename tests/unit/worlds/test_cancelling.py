@@ -60,10 +60,15 @@ def test_several_receives_cancelled_together_leave_their_messages_in_order(toget
     async def work(manager, rank):
         c = manager.communicator
         if rank:
+            await c.barrier(world="w")
             for number in range(5):
                 await c.send(np.array([number]), 0, world="w")
             return None
-        await cancel_when_delivered(manager, *(c.recv(1, world="w") for _ in range(3)))
+        receives = [c.recv(1, world="w") for _ in range(3)]
+        cancelled = asyncio.ensure_future(cancel_when_delivered(manager, *receives))
+        await asyncio.sleep(0)
+        await c.barrier(world="w")  # no message comes before the receives are there
+        await cancelled
         return [int((await c.recv(1, world="w"))[0]) for _ in range(5)]
 
     assert together(work)[0] == [0, 1, 2, 3, 4]

@@ -1,4 +1,9 @@
+import itertools
+from collections import Counter
 from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
@@ -189,3 +194,31 @@ def test_slices_of_different_formats_are_compared_by_the_names_of_parameters():
     vote = hold_vote([*ballots("abcd", "abcd"), ballot(turned, replace(digests("dcxa"), file="file:2"))], Tolerance())
     assert set(vote.odd) == {turned.path}
     assert "'b'" in vote.odd[turned.path].reason
+
+
+@given(
+    values=st.lists(st.sampled_from(["aaaa", "axaa", "aaxa"]), min_size=2, max_size=6),
+    backed=st.sets(st.integers(0, 5), max_size=2),
+    links=st.lists(st.integers(0, 5), max_size=3),
+)
+def test_corruption_is_suspected_only_by_a_manifest_or_a_majority_of_independent_replicas(values, backed, links):
+    made = ballots(*values, backed=backed)
+    inode = {rank: rank for rank in range(len(made))}
+    for one, other in itertools.pairwise(links):
+        if max(one, other) < len(made) and values[one] == values[other]:
+            inode[one] = inode[other]
+    made = [replace(one, file=replace(one.file, inode=(1, inode[one.rank]))) for one in made]
+    vote = hold_vote(made, Tolerance())
+    suspected = [path_ for path_, lost in vote.odd.items() if "silent corruption" in lost.reason]
+    assert suspected == list(vote.odd)
+    if not suspected:
+        return
+    proven = {values[one.rank] for one in made if one.proven}
+    winners = {values[one.rank] for one in made if one.path in vote.winners}
+    independent = Counter(values[rank] for rank in {inode[one.rank]: one.rank for one in made}.values())
+    assert len(winners) == 1
+    if proven != winners:
+        assert len(proven) != 1
+        (winner,) = winners
+        assert independent[winner] > 1
+        assert 2 * independent[winner] > independent.total()

@@ -132,7 +132,7 @@ def test_nothing_is_written_where_the_directory_is_refused():
     [
         (plain(0), {1: [1, 3]}, "no group_info.pb says who holds the same slice"),
         (plain(0), {**{rank: [rank] for rank in range(4)}}, "its group is [0]: no other rank holds the same slice"),
-        (plain(0, 2), PAIRS, "nobody else of its group [0, 2] has a sound slice (rank 2 missing)"),
+        (plain(0, 2), PAIRS, "nobody of its group [0, 2] has a sound slice (ranks 0, 2 missing)"),
         (
             [slice_file(1), slice_file(2, shape=(2, 2)), slice_file(3)],
             {rank: [0, 1, 2] if rank < 3 else [3] for rank in range(4)},

@@ -176,3 +176,15 @@ def test_the_page_says_what_was_read(options, words):
     text = " ".join(shown(replace(report, quick=options.quick)).split())
     assert words in text
     assert ("was read, because" in text) == options.quick
+
+
+def test_one_sentence_stands_once_where_thousands_of_ranks_have_the_same_reason():
+    lost = frozenset([*range(2_000), *range(5_120, 6_120)])
+    slices = [slice_file(rank, step) for rank in range(10_240) for step in (STEP, OLDER)]
+    report = described(slices, pairs(10_240), PlanOptions(quick=True, lost=lost))
+    assert report.plan.answer == "UNRECOVERABLE"
+    drawn = shown(report).partition('<script type="application/json" id="data">')[0]
+    assert drawn.count("nobody of its group [0, 5120] has a sound slice") == 2  # of the ranks, and of the steps
+    assert drawn.count("has a sound slice") == 2
+    assert drawn.count("no strategy file states how parameters are cut") <= 2
+    assert drawn.count("as rank 0, for its own ranks") > 90
