@@ -102,6 +102,16 @@ def test_a_byte_now_and_then_holds_no_command_for_ever(nodes, recover_ckpt):
                 assert re.search("comes too slowly|cannot be reached|cut off|gone", done.err)
 
 
+@pytest.mark.parametrize(("lie", "words"), [("a_byte_now_and_then", "comes too slowly"), ("encoded", "comes encoded")])
+def test_a_source_whose_inventory_does_not_come_is_left_out_beside_others(nodes, recover_ckpt, lie, words):
+    here, there, other = nodes
+    with serving(there, other) as [first, second], LyingServer(first.port, 1, ours=True, only=lie) as slow:
+        command = ["plan", here, "--from", slow.address, "--from", second.address, "--world-size", "3", "--ranks", "0"]
+        done = recover_ckpt(*command, *SLOW, "--json")
+    assert done.code == 0, done.err
+    assert any(words in one and "left out" in one for one in done.json["warnings"])
+
+
 def test_a_slow_source_is_left_for_the_next_replica(nodes, recover_ckpt):
     here, there, other = nodes
     save_manifests(there.parent / "whole")
