@@ -4,11 +4,13 @@
 
     MsRecoverError                            1  the operation failed
     ├── StorageError          (OSError)       1  reading or writing failed
-    │   └── PermissionDeniedError (PermissionError)  the operating system refuses this user
+    │   ├── PermissionDeniedError (PermissionError)  the operating system refuses this user
+    │   └── SlowSourceError                      a server sends less than it has to
     ├── UsageError            (ValueError)    2  invalid argument or option
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
     │   ├── FormatError                          malformed file
+    │   ├── AnswerError                          a server's answer is not one that can be right
     │   └── ContradictionError                   inputs contradict each other
     ├── UnrecoverableError    (RuntimeError)  4  a rank's slice has no source
     │   └── OlderStepError                       only an older step is recoverable, which is refused
@@ -56,6 +58,12 @@ class PermissionDeniedError(StorageError, PermissionError):
     """The operating system refuses this user a file or directory; the message names both."""
 
 
+class SlowSourceError(StorageError):
+    """A server that is there sends less than it has to; another source may do."""
+
+    exit_code = 1
+
+
 class UsageError(MsRecoverError, ValueError):
     """An invalid argument or option."""
 
@@ -76,6 +84,12 @@ class MissingInputError(InputError, FileNotFoundError):
 
 class FormatError(InputError):
     """A malformed file, or one of another kind than its name or place says."""
+
+    exit_code = 3
+
+
+class AnswerError(InputError):
+    """An answer of a server that cannot be right, whatever was asked: the fault is the server's, not that of a file."""
 
     exit_code = 3
 

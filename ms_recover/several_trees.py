@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ms_recover import api
-from ms_recover.errors import FormatError, UsageError
+from ms_recover.errors import AnswerError, FormatError, MsRecoverError, SlowSourceError, UsageError
 from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
@@ -24,14 +24,13 @@ from ms_recover.scanning.read import read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import Access
-from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S
 from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
 
 _log = logging.getLogger(__name__)
 
 
-def _text_of_left_out(error: FormatError) -> str:
+def _text_of_left_out(error: MsRecoverError) -> str:
     return f"{error}; it is left out, and only ranks with files here are recovered: name others with --ranks"
 
 
@@ -51,16 +50,17 @@ class SeveralTrees:
     ----------
     access : Access, optional
         Token and TLS for web servers; by default those of the environment.
-    timeout : float
-        Seconds to wait for a web server, at first and whenever it is gone.
+    timeout, min_rate : float, optional
+        How long web servers are waited for, as for `HttpStore`.
 
     Attributes
     ----------
     stores : list of Store
     inventories : list of Inventory
         What each of them has, once entered.
-    left_out : list of FormatError
-        Of those that sent what can be no inventory, while others did not: a plan names them in its warnings.
+    left_out : list of MsRecoverError
+        Of those that sent what can be no inventory, or too slowly, while others did not: a plan names them in its
+        warnings.
 
     Raises
     ------
@@ -69,23 +69,28 @@ class SeveralTrees:
     """
 
     def __init__(
-        self, sources: Sequence[str], *, access: Access | None = None, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        sources: Sequence[str],
+        *,
+        access: Access | None = None,
+        timeout: float | None = None,
+        min_rate: float | None = None,
     ) -> None:
         self._access = Access.from_environment() if access is None else access
-        self._timeout = timeout
+        self._timeout, self._min_rate = timeout, min_rate
         self._sources = [Source.parse(one, self._access) for one in sources]
         self._open = ExitStack()
         self.stores: list[Store] = []
         self.inventories: list[Inventory] = []
-        self.left_out: list[FormatError] = []
+        self.left_out: list[MsRecoverError] = []
 
     def __enter__(self) -> SeveralTrees:
         try:
             for source in self._sources:
-                store = self._open.enter_context(source.open(self._access, self._timeout))
+                store = self._open.enter_context(source.open(self._access, self._timeout, self._min_rate))
                 try:
                     inventory = inventory_of(store, any_server=source.any_server)
-                except FormatError as error:
+                except (FormatError, AnswerError, SlowSourceError) as error:
                     _log.warning("%s is left out: %s", store.url, error)
                     self.left_out.append(error)
                     continue

@@ -37,6 +37,8 @@ class PeerOptions:
         ``HOST:PORT`` of each node that serves a tree, or a tree's URL.
     timeout : float
         Seconds to wait for an answer.
+    min_rate : float
+        Bytes a second that a web server has to send.
     token_file : str or None
         File of mode 600 with the token; None for the token of the environment.
     certificate, key, authority : str or None
@@ -47,6 +49,7 @@ class PeerOptions:
 
     servers: tuple[str, ...] = ()
     timeout: float = 10.0
+    min_rate: float = 1024.0
     token_file: str | None = None
     certificate: str | None = None
     key: str | None = None
@@ -275,7 +278,20 @@ TIMEOUT = _peers(
     type=click.FloatRange(min=0.5, max=86400),
     default=10.0,
     show_default=True,
-    help="With --from: seconds to wait for a web server to answer, at first and whenever it is gone.",
+    envvar="MS_RECOVER_TIMEOUT",
+    help="With --from: seconds to wait for a web server to answer, at first and whenever it is gone. A listing or an "
+    "inventory has to be there within 60 times as long in all. MS_RECOVER_TIMEOUT holds for a ROOT that is a URL, too.",
+)
+MIN_RATE = _peers(
+    "--min-rate",
+    metavar="BYTES",
+    type=click.FloatRange(min=0, max=1e12),
+    default=1024.0,
+    show_default=True,
+    envvar="MS_RECOVER_MIN_RATE",
+    help="With --from: bytes a second that a web server has to send, or to report as read for digests, on average over "
+    "6 times --timeout; a slower one is given up, for the next replica where there is one. MS_RECOVER_MIN_RATE holds "
+    "for a ROOT that is a URL, too.",
 )
 TOKEN_FILE = _peers(
     "--token-file",
@@ -386,7 +402,7 @@ SOURCE_PATTERN = _scan(
 takes_source = takes("scan", _SCAN_OPTIONS, SOURCE_PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 """Add the options of a scan to a command whose ``--pattern`` is that of its output."""
 
-takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, *_SECURITY)
+takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, MIN_RATE, *_SECURITY)
 """Add ``--from`` and the options that go with it, and give the command ``peers: PeerOptions``."""
 
 takes_security = takes("peers", _PEER_OPTIONS, *_SECURITY)

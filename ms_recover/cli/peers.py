@@ -69,7 +69,7 @@ def planned_with_peers(
     if plan.run is not None:
         run = plan.run
         sources = [root_of_run(one, run) if "/" in one and not one.startswith("http") else one for one in sources]
-    trees = SeveralTrees(sources, access=access, timeout=peers.timeout)
+    trees = SeveralTrees(sources, access=access, timeout=peers.timeout, min_rate=peers.min_rate)
     local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
     with trees:
         with progress_bar("reading", None, as_json) as progress:

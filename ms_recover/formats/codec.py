@@ -114,10 +114,11 @@ def convert(value: Any, kind: type[_T]) -> _T:
         raise ValueError(str(error)) from None
 
 
-def decode(data: bytes, kind: type[_T]) -> _T:
+def decode(data: bytes | bytearray, kind: type[_T], *, halves: bool = True) -> _T:
     """Decode JSON whose length has been capped, check it against a type, and build that.
 
-    The text of a ValueError says where it does not fit, or that it is no JSON.
+    Without `halves` of characters, with which file names that are not UTF-8 are written, nothing else is built on the
+    way. The text of a ValueError says where it does not fit, or that it is no JSON.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -125,9 +126,10 @@ def decode(data: bytes, kind: type[_T]) -> _T:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # File names that are not UTF-8 are written with halves of characters, which only the standard library reads.
-        return convert(_loads(data), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not halves:
+            raise ValueError(str(error)) from None
+        return convert(_loads(bytes(data)), kind)  # which only the standard library reads
 
 
 def json_text(value: Any, indent: int = 2) -> str:

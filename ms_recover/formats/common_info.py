@@ -22,8 +22,8 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
+from ms_recover.bounded_json import are_numbers, decode_object
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import are_numbers, decode_object
 from ms_recover.formats.reading import read_small
 from ms_recover.model.shard_metadata import CommonInfo
 

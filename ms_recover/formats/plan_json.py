@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ms_recover.bounded_json import decode_object
 from ms_recover.errors import FormatError
 from ms_recover.file_names import WeightKind
 from ms_recover.formats.action_json import (
@@ -19,7 +20,6 @@ from ms_recover.formats.action_json import (
     read_compose,
     read_copy,
 )
-from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import (
     UNSET,
     AbsolutePath,

@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
+from ms_recover.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, show

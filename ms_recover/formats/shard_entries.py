@@ -7,9 +7,9 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from ms_recover.bounded_json import are_numbers, is_text
 from ms_recover.errors import FormatError
 from ms_recover.file_names import weights_name
-from ms_recover.formats.bounded_json import are_numbers, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.shard_metadata import SavedLayout, ShardedParameter, StoredShard
 

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from ms_recover.bounded_json import WHOLE_NUMBERS, check_entries, decoding
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import WHOLE_NUMBERS, check_entries, decoding
 from ms_recover.model.shard_metadata import ShardedParameter, StoredShard
 
 STATE, STORAGE = "state_dict_metadata", "storage_data"

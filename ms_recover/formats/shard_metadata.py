@@ -27,8 +27,8 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
+from ms_recover.bounded_json import is_text
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import is_text
 from ms_recover.formats.reading import ReadAt, open_regular, pread
 from ms_recover.formats.shard_check import check_files, check_storage
 from ms_recover.formats.shard_entries import MAX_NAME, make_parameter, make_shards, parse_shard_id

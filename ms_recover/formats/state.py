@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, get_args
 
+from ms_recover.bounded_json import decode_object
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.image import safetensors_image
 from ms_recover.formats.safetensors import DTYPES, parse_header
 from ms_recover.model.slices import Parameter

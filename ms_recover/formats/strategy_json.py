@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ms_recover.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.model.strategy import Layout, Strategy
 
 _MOST_BRACKETS = 1 << 20

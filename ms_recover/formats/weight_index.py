@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from ms_recover.bounded_json import decode_object, is_text
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import decode_object, is_text
 from ms_recover.formats.records import MAX_NAME, MAX_RECORDS, show
 
 MAX_INDEX = 64 << 20

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
+from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.header import RunningCrc, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
@@ -20,7 +20,7 @@ from ms_recover.model.manifest import Digests
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
-from ms_recover.stores.store import OpenFile, Stop, Store, never
+from ms_recover.stores.store import OpenFile, Stop, Store, concerns_all, never
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import open_store
 from ms_recover.system_errors import is_failing
@@ -170,8 +170,7 @@ def _state_problem(store: Store, file: SliceFile, stop: Stop) -> str | None:
 
 
 def _check_reached(store: Store, error: Exception) -> None:
-    denied = isinstance(error, PermissionDeniedError)
-    if not store.near and isinstance(error, StorageError) and not denied:
+    if not store.near and concerns_all(error):
         raise error
 
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
-from ms_recover.errors import MsRecoverError, PermissionDeniedError, StorageError
+from ms_recover.errors import MsRecoverError
 from ms_recover.formats.finite import FiniteCounter
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.model.progress import Progress
 from ms_recover.planning.history.values import Content, ReadValue
 from ms_recover.stores.digest import name_digest
-from ms_recover.stores.store import Store
+from ms_recover.stores.store import Store, concerns_all
 
 Found = dict[str, ReadValue] | str
 """By parameter; or why a slice cannot be read."""
@@ -54,8 +54,7 @@ class _Reader:
         try:
             return self._read(path, wanted)
         except (OSError, MsRecoverError) as error:
-            denied = isinstance(error, PermissionDeniedError)
-            if not self._store.near and isinstance(error, StorageError) and not denied:
+            if not self._store.near and concerns_all(error):
                 raise
             return str(error)
 

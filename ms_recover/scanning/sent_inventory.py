@@ -9,13 +9,25 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from ms_recover.errors import FormatError, MsRecoverError, VerificationError
 from ms_recover.file_names import GROUP_INFO_NAME, META_NAME, WeightKind
-from ms_recover.formats.bounded_json import decode_object
-from ms_recover.formats.codec import Count, Digest, Fields, Meta, Rank, Size, convert, fill, make_with, to_json
+from ms_recover.formats.codec import (
+    Count,
+    Digest,
+    Fields,
+    Meta,
+    Rank,
+    Size,
+    convert,
+    decode,
+    fill,
+    make_with,
+    to_json,
+)
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
@@ -42,8 +54,15 @@ from ms_recover.stores.digest import digest_of
 
 VERSION = 1
 MOST_RANKS = 1 << 20
-_MOST_ENTRIES = 8 << 20
+_FREE = 200 << 20
+_WEIGHTS, _WITH_HALVES = (120, 36), (320, 160)
+"""Bytes that a list or an object of an inventory, and what stands behind a comma, takes in memory at most."""
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_PART, _BACKSLASH = 1 << 20, ord("\\")
 _SHOWN = 500
+_MOST_NOTES = 10_000
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 _Epoch = Annotated[int, Meta(ge=-1, lt=10**18)]
 _StepNumber = Annotated[int, Meta(ge=0, lt=10**18)]
@@ -144,18 +163,25 @@ class _InventoryFields(Fields):
 
 class _Sent(Fields):
     version: int
-    inventory: dict[str, Any]
+    inventory: _InventoryFields
+
+
+class _Said(Fields):
+    """What is looked at first; the rest is passed over."""
+
+    version: Any = None
+    refused: Any = None
 
 
 def encode_inventory(
     inventory: Inventory, strategies: Mapping[str, bytes], documents: Mapping[str, bytes] | None = None
 ) -> bytes:
     """Return an inventory as it is sent; see `inventory_to_json`."""
-    sent = _Sent(VERSION, inventory_to_json(inventory, strategies, documents))
-    return json.dumps(to_json(sent), separators=(",", ":")).encode()
+    sent = {"version": VERSION, "inventory": inventory_to_json(inventory, strategies, documents)}
+    return json.dumps(sent, separators=(",", ":")).encode()
 
 
-def decode_inventory(data: bytes, where: str) -> Inventory:
+def decode_inventory(data: bytes | bytearray, where: str) -> Inventory:
     """Read an inventory of bounded length that another node sent; `where` is the name of its root.
 
     Raises
@@ -166,12 +192,17 @@ def decode_inventory(data: bytes, where: str) -> Inventory:
         When the node refuses to send one, for the reason in ``refused``.
     """
     try:
-        sent = decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES)
-        if isinstance(refused := sent.get("refused"), str):
-            raise VerificationError(f"{where} refuses: {refused[:_SHOWN]}")
-        if sent.get("version") != VERSION:
-            raise ValueError(f"version {str(sent.get('version'))[:20]}, this side has version {VERSION}")
-        return inventory_from_json(convert(sent, _Sent).inventory, where)
+        halves = _HALF.search(data) is not None
+        if halves:
+            _check_entries(data, halves=True)
+        said = decode(data, _Said, halves=halves)  # builds nothing of the rest, unless there are halves
+        if isinstance(said.refused, str):
+            raise VerificationError(f"{where} refuses: {said.refused[:_SHOWN]}")
+        if said.version != VERSION:
+            raise ValueError(f"version {str(said.version)[:20]}, this side has version {VERSION}")
+        if not halves:
+            _check_entries(data, halves=False)
+        return _inventory(decode(data, _Sent, halves=halves).inventory, where)
     except ValueError as error:
         raise FormatError(
             f"{where} sent an invalid inventory ({str(error)[:_SHOWN]}): does it run the same version?"
@@ -231,7 +262,10 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
     ValueError
         When it is no possible inventory.
     """
-    fields = convert(data, _InventoryFields)
+    return _inventory(convert(data, _InventoryFields), root)
+
+
+def _inventory(fields: _InventoryFields, root: str) -> Inventory:
     ranks = set(fields.ranks)
     tables = [tuple(Parameter(*row) for row in table) for table in fields.parameters]
     judged = [(table, _is_sound(table)) for table in tables]
@@ -252,7 +286,7 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
             StrategyFile(one.rank, check_named(one.path), strategies[one.digest], one.digest)
             for one in fields.strategy_files
         ),
-        notes=tuple(Note(path, reason) for path, reason in fields.notes),
+        notes=_read_notes(fields.notes),
         denied=tuple((rank, Note(path, reason)) for rank, path, reason in fields.denied),
         orphans=tuple(_read_orphan(one, fields.numbers) for one in fields.orphans),
         iterations=iterations,
@@ -263,6 +297,40 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
             for one in fields.unhealthy
         ),
     )
+
+
+def _check_entries(data: bytes | bytearray, *, halves: bool) -> None:
+    """Raise a ValueError when JSON would take more memory than twice its length and some 200 MiB.
+
+    Entries in texts, such as manifests, do not count: where all together are too many they are counted without. Where
+    there are `halves` of characters everything is built twice, and they count.
+    """
+    most = _FREE + len(data) * 3 // 2
+    if _weight(data, halves=halves) <= most:
+        return
+    weight = 0
+    for part in _outside_texts(data):
+        weight += _weight(part, halves=halves)
+        if halves or weight > most:
+            raise ValueError("it has too many entries")
+
+
+def _outside_texts(data: bytes | bytearray) -> Iterator[bytes]:
+    """Yield well-formed JSON without its texts, in parts that take little memory."""
+    within, place = 0, 0
+    while place < len(data):
+        end = min(place + _PART, len(data))
+        while end < len(data) and data[end - 1] == _BACKSLASH:
+            end += 1  # what is escaped is not parted
+        parts = bytes(data[place:end]).replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        yield b"".join(parts[within::2])
+        within = (within + len(parts) - 1) % 2
+        place = end
+
+
+def _weight(data: bytes | bytearray, *, halves: bool) -> int:
+    bracket, comma = _WITH_HALVES if halves else _WEIGHTS
+    return bracket * (data.count(b"{") + data.count(b"[")) + comma * data.count(b",")
 
 
 def _placed(file: SliceFile | OrphanManifest, numbers: dict[tuple[int, ...], int]) -> dict[str, Any]:
@@ -276,6 +344,14 @@ def _placed(file: SliceFile | OrphanManifest, numbers: dict[tuple[int, ...], int
         "numbers": numbers.setdefault(file.place.numbers, len(numbers)) if file.place.numbers else None,
         "manifest": manifest,
     }
+
+
+def _read_notes(sent: Sequence[tuple[str, str]]) -> tuple[Note, ...]:
+    """Return the notes that people can read; a scan folds those of one kind."""
+    notes = [Note(path[:_SHOWN], reason[:_SHOWN]) for path, reason in sent[:_MOST_NOTES]]
+    if len(sent) > _MOST_NOTES:
+        notes.append(Note("", f"and {len(sent) - _MOST_NOTES:,} more notes"))
+    return tuple(notes)
 
 
 def _read_place(fields: _SliceFields | _OrphanFields, numbers: tuple[tuple[int, ...], ...]) -> RankPath:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
+from ms_recover.errors import MissingInputError, MsRecoverError, StorageError
 from ms_recover.formats.reading import MAX_SMALL_FILE
 from ms_recover.formats.reading import read_small as read_local
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.paths import is_name
-from ms_recover.stores.store import Entry, EntryKind, FileInfo, OpenFile, Store
+from ms_recover.stores.store import Entry, EntryKind, FileInfo, OpenFile, Store, concerns_all
 from ms_recover.stores.threads import in_threads
 from ms_recover.system_errors import denied_text
 
@@ -133,7 +133,7 @@ class Tree:
         A device of this host that fails concerns the files on it; a server that does not answer, or answers with
         errors, concerns all that it has.
         """
-        if not self.near and isinstance(error, StorageError) and not isinstance(error, PermissionDeniedError):
+        if not self.near and concerns_all(error):
             raise error
 
     def brief(self, error: Exception, path: str) -> str:

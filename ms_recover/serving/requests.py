@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection
 from ipaddress import ip_address
 
+from ms_recover.bounded_json import decode_object
 from ms_recover.errors import FormatError
-from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import Fields, Path, Size, convert
 from ms_recover.stores.http_digests import VERSION, Wanted
 

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from ms_recover.errors import InputError, StorageError, UsageError
+from ms_recover.errors import AnswerError, InputError, MsRecoverError, StorageError, UsageError
 from ms_recover.stores.credentials import NOT_TLS, reason
 from ms_recover.stores.http_access import Access
+from ms_recover.stores.http_body import Body
 from ms_recover.stores.http_watch import Watch
 from ms_recover.stores.local import StoppedError
-from ms_recover.stores.patience import PAUSE_S, BreakError, Patience
+from ms_recover.stores.patience import PAUSE_S, BreakError, Limits, Pace, Patience
 from ms_recover.stores.store import Stop, never
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ _MOST_IDLE = 16
 _CONNECT_S = 3.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
+_LENGTH = re.compile(r"\d{1,18}\Z", re.ASCII)
+_PIECE = 1 << 18
+_MOST_INTERIM = 8
 _SECONDS = re.compile(r"\d{1,5}\Z", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
 _NOT_ACCEPTED = (
@@ -37,6 +41,19 @@ OURS = "X-Ms-Recover"
 """Header of every answer of recover-ckpt serve, with the version of its interface."""
 
 
+class _Head(http.client.HTTPResponse):
+    """The head of an answer, behind a few interim ones."""
+
+    heads = 0
+
+    def _read_status(self) -> tuple[str, int, str]:
+        self.heads += 1
+        if self.heads > _MOST_INTERIM:
+            raise http.client.HTTPException("one interim answer follows the other")
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        return found
+
+
 class Response:
     """An answer whose body is not read yet; a context manager."""
 
@@ -45,54 +62,71 @@ class Response:
         self.status: int = raw.status
         self.reason: str = raw.reason
         self.headers: http.client.HTTPMessage = raw.headers
-        self._left: int | None = None if raw.chunked else raw.length
+        self._body = Body(raw, client.name)
 
     def __enter__(self) -> Response:
         return self
 
     def __exit__(self, *_: object) -> None:
-        finished = self._left == 0 and not self._raw.will_close
+        finished = self._body.left == 0 and self._body.keeps and not self._raw.will_close
         self._raw.close()
         self._client.give_back(self._connection, finished)
 
     @property
     def length(self) -> int | None:
         """Bytes of the body by its header; None where that names none."""
-        text = self.headers.get("Content-Length", "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        found = _LENGTH.match(self.headers.get("Content-Length", ""))
+        return int(found[0]) if found is not None else None
+
+    @property
+    def encoding(self) -> str | None:
+        """How the body is encoded, None where it is not."""
+        found = self.headers.get("Content-Encoding", "").strip().lower()
+        if found in ("", "identity"):
+            found = self.headers.get("Transfer-Encoding", "").strip().lower()
+        return None if found in ("", "identity", "chunked") else found[:40]
 
     def read_into(self, buffer: memoryview) -> int:
         """Read the next bytes of the body, 0 at its end; a BreakError where it ends too early."""
-        if self._left == 0:
-            return 0
         with self._client.breaks(self._connection, self._stop, None):
-            if self._raw.chunked:
-                data = self._raw.read1(len(buffer))
-                buffer[: len(data)] = data
-                count = len(data)
-            else:
-                count = self._raw.fp.readinto1(buffer if self._left is None else buffer[: self._left])
-            if not count and self._left:
-                raise http.client.IncompleteRead(b"", self._left)
-        if not count and self._left is None:
-            self._left = 0
-        elif self._left is not None:
-            self._left -= count
-        return count
+            return self._body.read_into(buffer)
 
     def read(self, most: int) -> bytes:
         """Read as `read_into`, at most so many bytes."""
         data = bytearray(most)
         return bytes(data[: self.read_into(memoryview(data))])
 
-    def read_all(self, most: int) -> bytes:
-        """Read the body; an InputError when it is longer than `most` bytes, a BreakError where it ends too early."""
-        found, announced = bytearray(), self.length or 0
+    def read_all(self, most: int, what: str, *, after_spaces: bool = False) -> bytearray:
+        """Read the body, `what` in messages.
+
+        Parameters
+        ----------
+        most : int
+            The longest that it may be, in bytes.
+        after_spaces : bool
+            No rate is asked for while only white space comes: the server works on what it will send.
+
+        Raises
+        ------
+        BreakError
+            Where it ends too early.
+        AnswerError
+            When it is longer.
+        StorageError
+            When it comes too slowly.
+        """
+        found, announced, begun = bytearray(), self.length or 0, not after_spaces
+        pace = self._client.pace(what, whole=True)
+        buffer = memoryview(bytearray(_PIECE))
         while announced <= most and len(found) <= most:
-            if not (data := self.read(1 << 18)):
-                return bytes(found)
-            found += data
-        raise InputError(f"{self._client.name} sends more than {most} bytes where no answer has as many")
+            count = self.read_into(buffer)
+            begun = begun or not buffer[:count].tobytes().isspace()
+            pace.came(count, counted=begun)
+            if not count:
+                return found
+            if begun:
+                found += buffer[:count]
+        raise AnswerError(f"{what}: more than {most} bytes come, where no answer has as many")
 
 
 class HttpClient:
@@ -104,8 +138,7 @@ class HttpClient:
         The URL, with a path that ends with a slash and without user.
     name : str
         The server in messages.
-    timeout : float
-        Seconds that it may be silent.
+    limits : Limits
 
     Attributes
     ----------
@@ -113,8 +146,15 @@ class HttpClient:
         Whether recover-ckpt serve answers there; None before the first answer.
     """
 
-    def __init__(self, base: SplitResult, name: str, access: Access, timeout: float, basic: str | None = None) -> None:
-        self.base, self.name, self.timeout = base, name, timeout
+    def __init__(
+        self,
+        base: SplitResult,
+        name: str,
+        access: Access,
+        limits: Limits,
+        basic: str | None = None,
+    ) -> None:
+        self.base, self.name, self.limits, self.timeout = base, name, limits, limits.timeout
         self.is_ours: bool | None = None
         self._gone: StorageError | None = None
         self._idle: list[http.client.HTTPConnection] = []
@@ -142,6 +182,10 @@ class HttpClient:
     def patience(self) -> Patience:
         """Return how long this server is waited for."""
         return Patience(self.name, self.timeout)
+
+    def pace(self, what: str, *, whole: bool = False) -> Pace:
+        """Return how quickly something has to come from this server."""
+        return Pace(what, self.limits, whole=whole)
 
     def ask(
         self,
@@ -224,23 +268,27 @@ class HttpClient:
                 return response
             with response:
                 target = self._redirected(target, response.headers.get("Location", ""))
-        raise InputError(f"{self.name} redirects in a circle: check its configuration")
+        raise AnswerError(f"{self.name} redirects in a circle: check its configuration")
 
     def _redirected(self, target: str, location: str) -> str:
-        """Return where a redirect leads on this server; an InputError when it leads away from it."""
+        """Return where a redirect leads on this server; an AnswerError when it leads away from it."""
         here = self.base._replace(path=target, query="", fragment="").geturl()
         try:
             there = urlsplit(urljoin(here, location))
             port = there.port
+            target = (there.path or "/") + (f"?{there.query}" if there.query else "")
+            if not target.isascii() or not target.isprintable() or " " in target or not target.startswith("/"):
+                raise ValueError
         except ValueError:
-            raise InputError(f"{self.name} redirects to no possible place: check its configuration") from None
+            raise AnswerError(f"{self.name} redirects to no possible place: check its configuration") from None
         ours = (self.base.scheme, self.base.hostname, self.base.port or _PORTS[self.base.scheme])
         if (there.scheme, there.hostname, port or _PORTS.get(there.scheme)) != ours:
-            raise InputError(
-                f"{self.name} redirects to {there.scheme}://{there.hostname}, and nothing is read from another server "
-                "than the one that was named: name that one if it is right"
+            place = f"{there.scheme}://{there.hostname}"[:200] + (f":{port}" if port is not None else "")
+            raise AnswerError(
+                f"{self.name} redirects to {place}, and nothing is read from another server than the one that was "
+                "named: name that one if it is right"
             )
-        return there.path + (f"?{there.query}" if there.query else "")
+        return target
 
     def _exchange(
         self,
@@ -280,6 +328,7 @@ class HttpClient:
         connection = http.client.HTTPConnection(host, self.base.port, timeout=limit)
         if self._tls is not None:
             connection = http.client.HTTPSConnection(host, self.base.port, timeout=limit, context=self._tls)
+        connection.response_class = _Head
         try:
             connection.connect()
         except ssl.SSLCertVerificationError as error:
@@ -327,7 +376,7 @@ class HttpClient:
         if isinstance(error, http.client.HTTPException) and not isinstance(
             error, http.client.IncompleteRead | http.client.RemoteDisconnected
         ):
-            return InputError(f"{self.name} sends no valid HTTP ({_words(error)}): is it the right port?")
+            return AnswerError(f"{self.name} sends no valid HTTP ({_words(error)}): is it the right port?")
         return BreakError(_words(error), met=answered and not isinstance(error, TimeoutError))
 
     def _disagreement(self) -> str | None:
@@ -366,6 +415,8 @@ class _Breaks:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._watched.__exit__()
+        if isinstance(error, MsRecoverError):
+            return
         if isinstance(error, OSError | http.client.HTTPException | ValueError):
             if self._stop():
                 raise StoppedError from error
@@ -378,6 +429,8 @@ def _words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError):
         return "no program listens there"
+    if isinstance(error, http.client.IncompleteRead) and error.expected:
+        return f"{error.expected} bytes less come than the header of the answer says"
     if isinstance(error, http.client.IncompleteRead | ConnectionError | http.client.RemoteDisconnected):
         return "the connection broke"
     return str(getattr(error, "strerror", None) or error)[:200] or type(error).__name__

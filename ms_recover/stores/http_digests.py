@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ms_recover.errors import FormatError, StorageError
+from ms_recover.bounded_json import decode_object, is_text
+from ms_recover.errors import AnswerError, FormatError, MsRecoverError, StorageError
 from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.stores.http_client import Response
-from ms_recover.stores.patience import BreakError
+from ms_recover.stores.patience import BreakError, Pace
 
 VERSION = 1
 _LINE = 32 << 20
+_MOST_DIGESTS = 1 << 20
+_MOST_LINES, _LINES_PER_SECOND = 4096, 64
 _SHOWN = 500
 _DIGEST = re.compile(rf"{DIGEST}:[0-9a-f]{{32}}\Z", re.ASCII)
 
@@ -39,33 +43,39 @@ def request_digests(wanted: Sequence[Wanted]) -> bytes:
     return json.dumps({"version": VERSION, "files": files}, separators=(",", ":")).encode()
 
 
-def read_digests(
-    response: Response, wanted: Sequence[Wanted], progress: Callable[[int], None], server: str
-) -> Contents:
+def read_digests(response: Response, wanted: Sequence[Wanted], progress: Callable[[int], None], pace: Pace) -> Contents:
     """Read an answer while it comes.
+
+    A line about work counts as the bytes that it reports, up to those that were asked for: the server has to read, or
+    to send, as quickly as any has to send.
 
     Raises
     ------
     StorageError
-        When it breaks off.
-    FormatError
+        When it breaks off, or the server is too slow.
+    AnswerError
         When it is no possible answer.
     """
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
     left = {one.path: one for one in wanted}
+    work = sum(one.bytes for one in wanted)
     try:
-        for line in _lines(response):
-            sent = _object(line)
+        for line in _lines(response, pace, len(wanted)):
+            sent = decode_object(line, brackets=2, commas=_MOST_DIGESTS)
             if sent.get("done") is True:
                 break
             if isinstance(working := sent.get("working"), int) and 0 <= working < 1 << 60:
-                progress(working)
+                counted = min(working, work)
+                work -= counted
+                progress(counted)
+                pace.came(counted)
                 continue
             one = left.pop(_text(sent.get("path")), None)
             if one is None:
                 raise ValueError("something that was not asked for")
+            pace.came(len(line))
             if "problem" in sent:
                 problems[one.path] = _text(sent["problem"])[:_SHOWN]
                 continue
@@ -77,33 +87,39 @@ def read_digests(
         if left:
             raise ValueError(f"nothing about {next(iter(left))}")
     except BreakError as error:
-        raise StorageError(f"{server} is gone while it works out digests ({error}): run this again") from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{server} sent an invalid answer ({str(error)[:_SHOWN]}): does it run the same version?"
+        raise StorageError(f"{pace.name} is gone while it works out digests ({error}): run this again") from error
+    except AnswerError:
+        raise
+    except ValueError as error:
+        if isinstance(error, MsRecoverError) and not isinstance(error, FormatError):
+            raise
+        raise AnswerError(
+            f"{pace.name} sent an invalid answer ({str(error)[:_SHOWN]}): does it run the same version?"
         ) from None
     return Contents(digests, problems, states)
 
 
-def _lines(response: Response) -> Iterator[bytes]:
-    rest = b""
+def _lines(response: Response, pace: Pace, files: int) -> Iterator[bytes]:
+    """Yield the lines of an answer; a ValueError where one has no end, or too many come."""
+    rest, count, began = bytearray(), 0, time.monotonic()
     while data := response.read(1 << 16):
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
+        pace.came(0)
+        searched = len(rest)
+        rest += data
+        while (end := rest.find(b"\n", searched)) >= 0:
+            line, rest, searched = bytes(rest[:end]), rest[end + 1 :], 0
+            count += 1
+            if count > files + _MOST_LINES + _LINES_PER_SECOND * (time.monotonic() - began):
+                raise ValueError("one line about its work follows the other")
+            yield line
         if len(rest) > _LINE:
             raise ValueError("a line without end")
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    found = json.loads(line.decode())
-    if not isinstance(found, dict):
-        raise ValueError("a line that is no object")
-    return found
-
-
 def _text(value: object) -> str:
-    if not isinstance(value, str):
+    if not is_text(value):
         raise ValueError("something that is no text")
+    assert isinstance(value, str)
     return value
 
 
@@ -112,4 +128,4 @@ def _digests(value: object, one: Wanted) -> Digests:
         raise ValueError(f"no digests of {one.path}")
     if one.parameters is not None and len(value) - 1 != one.parameters:
         raise ValueError(f"{len(value) - 1} digests for {one.parameters} parameters of {one.path}")
-    return Digests(value[0], tuple(value[1:]))
+    return Digests(value[0], () if one.parameters is None else tuple(value[1:]))

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPMessage
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import FormatError, VerificationError
+from ms_recover.errors import AnswerError, VerificationError
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.distant_file import DistantFile
@@ -149,7 +149,7 @@ class HttpFile(DistantFile):
 
     def _stream(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Request bytes, and after a break those that did not come."""
-        patience = self._store.client.patience()
+        patience, pace = self._store.client.patience(), self._store.client.pace(self.name)
         buffer = memoryview(bytearray(min(_CHUNK, max(end - start, _LEAST_BUFFER))))
         while start < end:
             try:
@@ -158,22 +158,25 @@ class HttpFile(DistantFile):
                     while start < end and (count := response.read_into(buffer)):
                         if stop():
                             raise StoppedError
+                        pace.came(count)
                         view = buffer[skip:count]
                         skip = max(0, skip - count)
                         if len(view) > end - start:
                             if response.status == 206:
-                                raise FormatError(f"{self.name}: more bytes come than were asked for: plan again")
+                                raise AnswerError(f"{self.name}: more bytes come than were asked for: see the server")
                             view = view[: end - start]  # the rest of a file that came whole
                         if view:
                             take(view)
                             start += len(view)
                             patience.progress()
+                            pace.resume()
                     if start < end:
                         raise BreakError("fewer bytes come than were announced")
                     if response.status == 206 and response.read(1):
-                        raise FormatError(f"{self.name}: more bytes come than were asked for: plan again")
+                        raise AnswerError(f"{self.name}: more bytes come than were asked for: see the server")
             except BreakError as error:
                 self._store.client.wait(patience, error, stop)
+                pace.came(0)
                 _log.warning("%s: %s: resuming at byte %d", self.name, error, start)
 
     def _ask(self, method: str, start: int, end: int, stop: Stop) -> Response:
@@ -192,11 +195,11 @@ class HttpFile(DistantFile):
             return start
         found = _RANGE.match(response.headers.get("Content-Range", ""))
         if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
-            raise FormatError(
+            raise AnswerError(
                 f"{self.name}: other bytes come than were asked for: the server does not know ranges well"
             )
         if response.length not in (None, end - start):
-            raise FormatError(f"{self.name}: the server contradicts itself about the number of bytes that come")
+            raise AnswerError(f"{self.name}: its length is not what the header says: see the server")
         self._pin(Version.of(response.headers, None if found[3] == "*" else int(found[3])))
         return 0
 

@@ -6,7 +6,6 @@ mod_autoindex, lighttpd and Python's http.server, whose titles begin as `_TITLES
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,25 +13,26 @@ from html import unescape
 from typing import Any
 from urllib.parse import unquote
 
+from ms_recover.bounded_json import decode_list, is_text
 from ms_recover.stores.store import Entry, EntryKind, FileInfo
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 24 << 20
 """Longest listing that is read."""
 
 MOST_HTML = 4 << 20
 """Longest page."""
 
-_MOST_ROWS, _MOST_COMMAS = 300_000, 2_000_000
+_MOST_ROWS, _MOST_COMMAS = 150_000, 750_000
 """Brackets and commas of JSON: what its objects take in memory is bounded by them."""
 
 _TAG = re.compile(r"<(/?)([A-Za-z][^\s<>/]*)([^<>]*)>")
 _HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>=]+))""", re.IGNORECASE)
 _TITLES = ("Index of ", "Directory listing for ", "Directory: ")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_KINDS: dict[object, EntryKind] = {"file": "file", "directory": "folder"}
+_KINDS: dict[str, EntryKind] = {"file": "file", "directory": "folder"}
 
 
-def parse_listing(data: bytes, content_type: str) -> list[Entry]:
+def parse_listing(data: bytes | bytearray, content_type: str) -> list[Entry]:
     """Return the entries of a folder, sorted by name; with their state where recover-ckpt serve lists them.
 
     Raises
@@ -55,44 +55,38 @@ def _sorted(entries: Iterable[Entry]) -> list[Entry]:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise ValueError(f"it has a file of the name {name!r}")
         try:
-            name.encode(errors="surrogateescape")
+            name.encode(errors="surrogateescape")  # bytes that are no UTF-8 are part of names
         except UnicodeEncodeError as error:
             raise ValueError(f"it has a file of the name {name!r}, with half a character at {error.start}") from None
     return [found[name] for name in sorted(found)]
 
 
-def _from_json(data: bytes) -> list[Entry]:
-    if data.count(b"{") + data.count(b"[") > _MOST_ROWS or data.count(b",") > _MOST_COMMAS:
-        raise ValueError("it has too many entries")
-    try:
-        rows = json.loads(data.decode(errors="surrogateescape"))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(rows, list):
-        raise ValueError("it is no list")
+def _from_json(data: bytes | bytearray) -> list[Entry]:
+    rows = decode_list(data, brackets=_MOST_ROWS, commas=_MOST_COMMAS)
     entries = []
     for row in rows:
         name = row.get("name") if isinstance(row, dict) else None
         if not isinstance(name, str):
             raise ValueError("it has a file without a name")
-        kind = _KINDS.get(row.get("type"), "other")
-        entries.append(Entry(name=name, kind=kind, info=_info(row) if kind == "file" else None))
+        kind = row.get("type")
+        known = _KINDS.get(kind, "other") if isinstance(kind, str) else "other"
+        entries.append(Entry(name=name, kind=known, info=_info(row) if known == "file" else None))
     return entries
 
 
 def _info(row: dict[str, Any]) -> FileInfo | None:
     """Return what recover-ckpt serve says of a file; None of another server, whose times have whole seconds."""
     size, mtime_ns, etag, digest = (row.get(key) for key in ("size", "mtime_ns", "etag", "digest"))
-    if type(size) is not int or type(mtime_ns) is not int or size < 0:
+    if type(size) is not int or type(mtime_ns) is not int or not 0 <= size < 1 << 63 or abs(mtime_ns) >= 1 << 63:
         return None
     return FileInfo(size=size, mtime_ns=mtime_ns, version=_text(etag), digest=_text(digest))
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and is_text(value) else None
 
 
-def _from_html(data: bytes) -> list[Entry]:
+def _from_html(data: bytes | bytearray) -> list[Entry]:
     if len(data) > MOST_HTML:
         raise ValueError(f"it is a page of {len(data):,} bytes, more than {MOST_HTML:,}")
     page = _read_page(data.decode(errors="surrogateescape"))

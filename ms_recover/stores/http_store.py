@@ -12,6 +12,7 @@ from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from ms_recover.errors import (
+    AnswerError,
     FormatError,
     InputError,
     MissingInputError,
@@ -29,7 +30,7 @@ from ms_recover.stores.http_digests import Wanted, read_digests, request_digests
 from ms_recover.stores.http_file import DIGEST, HttpFile, Version
 from ms_recover.stores.http_listing import MOST_BYTES, parse_listing
 from ms_recover.stores.paths import check_path
-from ms_recover.stores.patience import BreakError
+from ms_recover.stores.patience import BreakError, Limits
 from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store, never
 
 _log = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ _REDIRECTS = (301, 302, 307, 308)
 _HELPERS = 4
 _AHEAD = 3
 _MOST_INVENTORY = 256 << 20
-_SILENCE_S = 30.0
-DEFAULT_TIMEOUT_S = 10.0
+_PATIENT = 3.0
+"""Times the time limit that recover-ckpt serve may be silent while it works on the bytes of its tree."""
 
 
 class HttpStore(Store):
@@ -52,8 +53,8 @@ class HttpStore(Store):
         nowhere.
     access : Access, optional
         Token and TLS; by default those of the environment.
-    timeout : float
-        Seconds to wait for the server, at first and whenever it is gone.
+    timeout, min_rate : float, optional
+        How long the server is waited for, as `Limits` says; by default as the environment says.
 
     Raises
     ------
@@ -63,7 +64,13 @@ class HttpStore(Store):
 
     ahead = _AHEAD
 
-    def __init__(self, url: str, access: Access | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        access: Access | None = None,
+        timeout: float | None = None,
+        min_rate: float | None = None,
+    ) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -81,7 +88,7 @@ class HttpStore(Store):
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             basic = base64.b64encode(user.encode()).decode()
         access = Access.from_environment() if access is None else access
-        self.client = HttpClient(base, self.url, access, timeout, basic)
+        self.client = HttpClient(base, self.url, access, Limits.from_environment(timeout, min_rate), basic)
         self._free = threading.BoundedSemaphore(_HELPERS)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -104,14 +111,14 @@ class HttpStore(Store):
             try:
                 return parse_listing(data, response.headers.get("Content-Type", ""))
             except ValueError as error:
-                raise StorageError(
+                raise AnswerError(
                     f"{self.shown(folder)} has no listing that can be used ({error}): the server has to list folders "
                     "(nginx: autoindex on)"
                 ) from None
 
-    def _read_all(self, response: Response, path: str) -> bytes:
+    def _read_all(self, response: Response, path: str) -> bytearray:
         try:
-            return response.read_all(MOST_BYTES)
+            return response.read_all(MOST_BYTES, f"the listing of {self.shown(unquote(path))}")
         except BreakError as error:
             raise StorageError(
                 f"{self.shown(unquote(path))}: its listing is cut off ({error}): run this again"
@@ -123,7 +130,7 @@ class HttpStore(Store):
             self.check_status(response, path, (200,))
             version = Version.of(response.headers, response.length)
             if version.size is None:
-                raise StorageError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
+                raise AnswerError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
             digest = response.headers.get(DIGEST)
             return FileInfo(size=version.size, mtime_ns=version.mtime_ns, version=version.etag, digest=digest)
 
@@ -134,7 +141,7 @@ class HttpStore(Store):
             return HttpFile(self, path, expected.bytes, None, expected)
         version = self.head(path)
         if version.size is None:
-            raise StorageError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
+            raise AnswerError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
         return HttpFile(self, path, version.size, version, None)
 
     def read_small(self, path: str, what: str, limit: int) -> bytes:
@@ -144,7 +151,7 @@ class HttpStore(Store):
             if response.status not in _REDIRECTS and response.length is not None:
                 self.check_status(response, path, (200,))
                 if response.length <= limit:
-                    return response.read_all(limit)
+                    return bytes(response.read_all(limit, self.shown(path)))
         return super().read_small(path, what, limit)
 
     def head(self, path: str) -> Version:
@@ -164,7 +171,7 @@ class HttpStore(Store):
             return self.client.ask("HEAD", self.quoted(path))
         return response
 
-    def inventory(self) -> bytes | None:
+    def inventory(self) -> bytes | bytearray | None:
         """Return the inventory that recover-ckpt serve makes of its tree, as JSON; None of another server.
 
         Raises
@@ -172,11 +179,14 @@ class HttpStore(Store):
         MsRecoverError
             When it does not come, or is too large.
         """
-        with self.client.ask("GET", "v1/inventory", silence=max(self.client.timeout, _SILENCE_S)) as response:
+        with self.client.ask("GET", "v1/inventory", silence=_PATIENT * self.client.timeout) as response:
             if not self.client.is_ours:
                 return None
             self.check_status(response, "v1/inventory", (200,))
-            return response.read_all(_MOST_INVENTORY)
+            try:
+                return response.read_all(_MOST_INVENTORY, f"the inventory of {self.url}", after_spaces=True)
+            except BreakError as error:
+                raise StorageError(f"{self.url}: its inventory is cut off ({error}): run this again") from error
 
     def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None]) -> Contents | None:
         """Let recover-ckpt serve digest slices; None of another server. See `Store.digests`."""
@@ -206,19 +216,20 @@ class HttpStore(Store):
                 pass
         if not self.client.is_ours:
             return None
-        silence = max(self.client.timeout, _SILENCE_S)
+        silence = _PATIENT * self.client.timeout
         body, headers = request_digests(wanted), {"Content-Type": "application/json"}
         with self.client.ask("POST", "v1/digests", headers, body, stop=stop, silence=silence) as response:
             self.check_status(response, "v1/digests", (200,))
-            return read_digests(response, wanted, progress, self.url)
+            return read_digests(response, wanted, progress, self.client.pace(self.url))
 
     def check_status(self, response: Response, path: str, right: tuple[int, ...]) -> None:
         """Raise the error that the status of an answer means, unless it is one of the right ones."""
         status, name = response.status, self.shown(path)
         if status in right:
-            encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-            if encoding not in ("", "identity"):
-                raise FormatError(f"{name} comes encoded ({encoding[:40]}), though nobody asked for that: turn it off")
+            if response.encoding is not None:
+                raise AnswerError(
+                    f"{name} comes encoded ({response.encoding}), though nobody asked for that: turn it off"
+                )
             return
         if status in (404, 410):
             raise MissingInputError(f"{name}: the server has no such file: plan again")
@@ -233,7 +244,7 @@ class HttpStore(Store):
             )
         if status in (409, 412, 416):
             raise VerificationError(f"{name} is not what it was: it changed on the server; plan again")
-        raise VerificationError(f"{name}: the server refuses ({status} {response.reason[:100]})")
+        raise AnswerError(f"{name}: the server refuses ({status} {response.reason[:100]}): see its log")
 
     def quoted(self, path: str) -> str:
         """Return a path as it stands in a request."""

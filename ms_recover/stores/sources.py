@@ -15,7 +15,7 @@ from ms_recover.stores.http_access import (
     Access,
     reaches_loopback,
 )
-from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
+from ms_recover.stores.http_store import HttpStore
 from ms_recover.stores.urls import is_url, open_store
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Source:
         """Its path, None for a URL."""
         return None if is_url(self.url) else self.url
 
-    def open(self, access: Access, timeout: float = DEFAULT_TIMEOUT_S) -> Store:
-        """Open the tree; a web server is waited for so many seconds, at first and whenever it is gone.
+    def open(self, access: Access, timeout: float | None = None, min_rate: float | None = None) -> Store:
+        """Open the tree; a web server is waited for as `HttpStore` says.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Source:
             As for `open_store`.
         """
         if self.url.partition("://")[0].lower() in ("http", "https"):
-            return HttpStore(self.url, access, timeout)
+            return HttpStore(self.url, access, timeout, min_rate)
         store = open_store(self.url)
         store.host = store.host or store.url  # where provenance says that the bytes come from
         return store

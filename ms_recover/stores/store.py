@@ -12,7 +12,14 @@ from typing import Literal, NamedTuple
 
 import xxhash
 
-from ms_recover.errors import FormatError, UsageError, VerificationError
+from ms_recover.errors import (
+    AnswerError,
+    FormatError,
+    PermissionDeniedError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -39,6 +46,14 @@ def changed_error(name: str, now: FileState, then: FileState) -> VerificationErr
         f"{name} is not what the plan saw (now {now.bytes} bytes, modified {now.mtime_ns} ns; "
         f"then {then.bytes} bytes, modified {then.mtime_ns} ns): plan again"
     )
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether an error of a distant store concerns all that it has, and not the one file that was asked for.
+
+    A server that does not answer, or answers with errors or with what cannot be right, is no source at all.
+    """
+    return isinstance(error, StorageError | AnswerError) and not isinstance(error, PermissionDeniedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +289,8 @@ class Store(ABC):
             When this user may not list it.
         StorageError
             When it cannot be listed otherwise; a list that is known to be incomplete is an error too.
+        AnswerError
+            When a server answers with what cannot be right; so in all that is read from one.
         """
 
     @abstractmethod

@@ -32,7 +32,20 @@ def decode_object(data: bytes, *, brackets: int, commas: int, fractions: bool = 
     return found
 
 
-def check_entries(data: bytes, brackets: int, commas: int) -> None:
+def decode_list(data: bytes | bytearray, *, brackets: int, commas: int) -> list[Any]:
+    """Decode a JSON list, as `decode_object`, except that numbers may be any and bytes that are no UTF-8 are kept.
+
+    A text has them as `os.fsdecode` does.
+    """
+    check_entries(data, brackets, commas)
+    with decoding():
+        found = json.loads(data.decode(errors="surrogateescape"), object_pairs_hook=_object)
+    if not isinstance(found, list):
+        raise FormatError("it is not a JSON list")
+    return found
+
+
+def check_entries(data: bytes | bytearray, brackets: int, commas: int) -> None:
     """Raise a FormatError when JSON has more opening brackets or commas."""
     if data.count(b"{") + data.count(b"[") > brackets or data.count(b",") > commas:
         raise FormatError("it has too many entries")
