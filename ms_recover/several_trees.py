@@ -141,7 +141,7 @@ class SeveralTrees:
             for number, store in enumerate(self.stores):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
-                    found = found.merged(read_store(store, theirs, jobs=jobs, progress=progress))
+                    found = found.merged(self._read(store, theirs, jobs, progress))
             return found
 
         planned, contents = plan_with_evidence(union.inventory, options, read=read)
@@ -159,6 +159,19 @@ class SeveralTrees:
         if options.require_newest:
             refuse_older_step(made, explanation)
         return JointPlan(made, explanation, union)
+
+    def _read(
+        self, store: Store, files: Sequence[SliceFile], jobs: int, progress: Callable[[int], None] | None
+    ) -> Contents:
+        """Read slices of a source; beside others, one that is too slow gives none of them."""
+        try:
+            return read_store(store, files, jobs=jobs, progress=progress)
+        except SlowSourceError as error:
+            if len(self.stores) == 1:
+                raise
+            _log.warning("%s: what it has is passed over: %s", store.url, error)
+            paths = [file.path for file in files]
+            return Contents(problems=dict.fromkeys(paths, f"cannot be read: {error}"), failing=frozenset(paths))
 
     def _living_here(self, local: Inventory, options: PlanOptions, plan: Plan) -> frozenset[int] | None:
         """Return the ranks that live here, None for all that are not known to live elsewhere.

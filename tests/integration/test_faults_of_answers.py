@@ -1,5 +1,6 @@
 """Faults of a server's answers are shown as what they are, and the exit code is that of a source."""
 
+import json
 import re
 import threading
 import time
@@ -135,6 +136,21 @@ def test_a_slow_source_is_left_for_the_next_replica(nodes, recover_ckpt):
     assert "comes too slowly" in done.json["results"][0]["dropped"][0]
     assert (here / "ckpt_dir0" / NAME).read_bytes() == (other / "ckpt_dir2" / NAME).read_bytes()
     assert not leftovers(here)
+
+
+def test_a_source_whose_digests_do_not_come_is_left_for_the_next_replica(nodes, recover_ckpt):
+    here, there, other = nodes
+    with (
+        serving(there, other) as [first, second],
+        LyingServer(first.port, 0, ours=True, only="work_without_end", honest=1) as slow,
+    ):
+        command = ["--from", slow.address, "--from", second.address, "--world-size", "3", "--ranks", "0", *SLOW]
+        done = recover_ckpt("plan", here, *command, "--json")
+        assert done.code == 0, done.err
+        assert "what it has is passed over" in done.err
+        (action,) = done.json["actions"]
+        assert action["rank"] == 0
+        assert second.address.partition("//")[2] in json.dumps(action)
 
 
 def answers_digests(lines):
