@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import VerificationError
+from ms_recover.file_names import BACKUP_MARK
 from ms_recover.formats.plan_paths import name_problems, text_of_problem
 from ms_recover.model.actions import FileState
 from ms_recover.model.places import Obstacle
@@ -57,6 +59,12 @@ def judge_now(
     if not targets or is_url(plan.root):
         return Judged()
     paths = [one.path for one in targets]
+    if _is_backup(plan.root):
+        reason = (
+            f"{plan.root} is a backup, which stays as it is: bring slices from it into a tree with "
+            f"{shlex.join(['recover-ckpt', 'apply', 'TREE', '--from', plan.root])}"
+        )
+        return Judged(tuple(Obstacle(rank=one.rank, path=one.path, kind="elsewhere", reason=reason) for one in targets))
     places = look_at_places(plan.root, paths)
     if places is not None and any(folder.linked for folder in places.folders.values()):
         places = look_at_places(plan.root, paths, other_folders(plan))
@@ -69,6 +77,12 @@ def judge_now(
         shared = shared_targets(places, copies)
         judged = judge_places(plan, targets, replace(places, shared=shared), just_made=just_made)
     return judged
+
+
+def _is_backup(root: str) -> bool:
+    """Whether a root is a folder that `copy` has written, or the index of a step in one."""
+    folder = os.path.dirname(os.path.dirname(root)) if os.path.isfile(root) else root
+    return os.path.lexists(os.path.join(folder, BACKUP_MARK))
 
 
 def _misnamed(plan: Plan) -> tuple[Obstacle, ...]:

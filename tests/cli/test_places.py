@@ -325,3 +325,18 @@ def test_a_device_that_does_not_give_the_first_block_of_a_slice(manifests: bool,
         assert applied.code == 0, applied.out + applied.err
     assert bad.read_bytes() == held
     assert bad.with_name(f"{NAME}.outvoted").read_bytes() == held
+
+
+def test_a_backup_stays_as_it_is_in_plan_and_apply(scene: Scene, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    assert in_this_process("copy", scene.root, backup).code == 0
+    before = sorted(backup.rglob("*"))
+    (index,) = backup.glob("steps/*.json")
+    for root in (backup, index):
+        for command in ("plan", "apply") if root == backup else ("plan",):  # a file is a plan to apply
+            done = in_this_process(command, root, "--lost", "1")
+            assert done.code == 3, done.out + done.err
+            assert f"{root} is a backup, which stays as it is" in done.out
+            assert f"--from {root}" in done.out
+        assert in_this_process("plan", root).code == 0
+    assert sorted(backup.rglob("*")) == before
