@@ -2,13 +2,13 @@
 
 import logging
 
-import mindspore.dataset as ds
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
+from mindspore import dataset as ds  # noqa: E402
 from mindspore import nn, ops  # noqa: E402
 from mindspore.train import Callback, Model  # noqa: E402
 
