@@ -89,7 +89,8 @@ def write(target: Store, path: str, data: bytes) -> None:
 
 def check_room(target: Store, wanted: int) -> None:
     """Raise a StorageError where the file system of a local target has less than `wanted` bytes free."""
-    if isinstance(target, LocalStore) and wanted > (free := free_bytes(target.url)):
+    free = free_bytes(target.url) if isinstance(target, LocalStore) else None
+    if free is not None and wanted > free:
         raise StorageError(
             f"{target.url} has {free:,} bytes free, and {wanted:,} have to go there: free some space, or name another "
             "place"

@@ -6,6 +6,7 @@ import errno
 import os
 
 from ms_recover.file_names import temporary_name
+from ms_recover.stores.places import look_at_folder
 from ms_recover.system_errors import explained
 
 
@@ -21,37 +22,22 @@ def check_writable(path: str, size: int = 0) -> None:
     StorageError
         When something else than a directory lies in the way, the name is too long, or there is no room.
     """
-    folder = nearest(os.path.dirname(path))
+    folder, disk = look_at_folder(os.path.dirname(path))
+    made = os.path.relpath(folder.real, folder.base).split("/")
     with explained("writing", path):
-        if not os.path.isdir(folder):
+        if folder.fault is not None:
             raise _error(errno.ENOTDIR)
-        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise _error(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
-        longest = max(map(len, map(os.fsencode, [temporary_name(os.path.basename(path)), *_missing(folder, path)])))
-        if longest > os.pathconf(folder, "PC_NAME_MAX"):
+        if not folder.writable:
+            raise _error(errno.EROFS if folder.read_only else errno.EACCES)
+        if max(map(len, map(os.fsencode, [temporary_name(os.path.basename(path)), *made]))) > disk.longest_name:
             raise _error(errno.ENAMETOOLONG)
-        if size > free_bytes(folder):
+        if disk.free is not None and size > disk.free:
             raise _error(errno.ENOSPC)
 
 
-def nearest(folder: str) -> str:
-    """Return a folder, or the nearest one above that is there."""
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def free_bytes(folder: str) -> int:
-    """Return the bytes that are free on the file system of a folder, or the nearest one above that is there."""
-    folder = nearest(folder)
-    with explained("looking at", folder):
-        status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
-def _missing(folder: str, path: str) -> list[str]:
-    """Return the names of the directories between a folder and a path below it."""
-    return os.path.relpath(os.path.dirname(path), folder).split("/")
+def free_bytes(folder: str) -> int | None:
+    """Return the bytes that are free where a folder lies, or would be made; None where the file system does not say."""
+    return look_at_folder(folder)[1].free
 
 
 def _error(number: int) -> OSError:

@@ -49,9 +49,12 @@ def look_at_places(root: str, targets: Iterable[str], folders: Iterable[str] = (
     )
 
 
-def look_at_folder(path: str) -> FolderFacts:
-    """Return the facts about one directory, which may have to be made."""
-    return _Looker("/").folder(os.path.relpath(os.path.abspath(path), "/"))
+def look_at_folder(path: str) -> tuple[FolderFacts, DiskFacts]:
+    """Return the facts about one directory, which may have to be made, and about its file system."""
+    looker = _Looker("/")
+    relative = os.path.relpath(os.path.abspath(path), "/")
+    facts = looker.folder("" if relative == "." else relative)
+    return facts, looker.disks.get(-1 if facts.disk is None else facts.disk, DiskFacts())
 
 
 def shared_targets(places: Places, copies: Iterable[tuple[str, str]]) -> frozenset[str]:

@@ -205,7 +205,7 @@ def _newer(view: RankView, step: Step) -> Iterator[tuple[str, Step]]:
 
 def may_be_written(folder: str) -> bool:
     """Whether files of a directory, which may have to be made, can be made and renamed."""
-    facts = look_at_folder(folder)
+    facts, _ = look_at_folder(folder)
     return facts.writable and facts.fault is None
 
 
