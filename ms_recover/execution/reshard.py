@@ -73,15 +73,8 @@ def run_reshard(
     prepare_output(plan, documents)
     with open_store(plan.root) as origin, lock_tree(plan.output):
         check_output(plan, documents)
-        stop = threading.Event()
-        run = _Run(plan, origin, verify, progress or (lambda count: None), stop)
-        expect_bytes(progress, sum(plan.bytes_of(file) for file in files))
-        try:
-            ends = in_threads(jobs, run.together, batches(plan, files, jobs))
-        finally:
-            stop.set()
-        found = {end.result.target: end for several in ends for end in several}
-        written = [found[file.target] for file in files]
+        run = _Run(plan, origin, verify, progress)
+        written = run.all_together(files, jobs)
         codes = {end.exit_code for end in written}
         errors = [str(error) for error in run.syncs.sync_all(jobs)]
         codes |= {MsRecoverError.exit_code} if errors else set()
@@ -108,20 +101,13 @@ def foresee_reshard(
     with open_store(plan.root) as origin, ExitStack() as lock:
         if os.path.isdir(plan.output):
             lock.enter_context(lock_tree(plan.output))
-        stop = threading.Event()
-        run = _Run(plan, origin, True, progress or (lambda count: None), stop, dry_run=True)
-        expect_bytes(progress, sum(plan.bytes_of(file) for file in files))
-        try:
-            ends = in_threads(jobs, run.together, batches(plan, files, jobs))
-        finally:
-            stop.set()
-    found = {end.result.target: end for several in ends for end in several}
-    written = [found[file.target] for file in files]
+        run = _Run(plan, origin, True, progress, dry_run=True)
+        written = run.all_together(files, jobs)
     codes = {end.exit_code for end in written}
     errors, names = [], []
     room = free_bytes(plan.output)
     size = sum(end.result.bytes for end in written)
-    if size > room:
+    if room is not None and size > room:
         errors.append(f"{plan.output} has {room:,} bytes free, and {size:,} have to go there: free some space")
         codes.add(MsRecoverError.exit_code)
     elif codes <= {0, VerificationError.exit_code} and all(_is_there(end) for end in written):
@@ -178,12 +164,11 @@ class _Run:
         plan: ReshardPlan,
         origin: Store,
         verify: bool,
-        progress: Callable[[int], None],
-        stop: threading.Event,
+        progress: Callable[[int], None] | None,
         *,
         dry_run: bool = False,
     ) -> None:
-        self._dry_run = dry_run
+        self._dry_run, self._progress, self._stop = dry_run, progress, threading.Event()
         self.plan, self.syncs = plan, DirectorySyncs()
         self._names = source_names(plan)
         self._proven: set[tuple[str, str]] = set()
@@ -195,12 +180,22 @@ class _Run:
             world_size=plan.ranks,
             run_id=plan.run_id,
             verify=verify,
-            stop=stop.is_set,
-            progress=progress,
+            stop=self._stop.is_set,
+            progress=progress or (lambda count: None),
             syncs=self.syncs,
         )
         self._origin = origin
         self._casts = plan.casts
+
+    def all_together(self, files: Sequence[TargetFile], jobs: int) -> list[Written]:
+        """Write all files in threads, or say what would become of them, and return their ends in order."""
+        expect_bytes(self._progress, sum(self.plan.bytes_of(file) for file in files))
+        try:
+            ends = in_threads(jobs, self.together, batches(self.plan, files, jobs))
+        finally:
+            self._stop.set()
+        found = {end.result.target: end for several in ends for end in several}
+        return [found[file.target] for file in files]
 
     def together(self, files: Sequence[TargetFile]) -> list[Written]:
         """Write files that hold the same: their sources are read once, unless an error makes each a case of its own."""
