@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import UsageError
-from ms_recover.model.contents import NOTHING_READ, Contents, Reader
+from ms_recover.model.contents import Contents, Reader
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import Planned, plan_facts
+from ms_recover.planning.choice import choose_step
+from ms_recover.planning.judging.parts import Parts
+from ms_recover.planning.planner import Planned, plan_choice
 from ms_recover.planning.required_reads import required_reads
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import read_contents
 
 
@@ -29,27 +31,19 @@ def plan_with_evidence(
 
     Arguments and errors are those of `ms_recover.api.plan`.
     """
-    parts: tuple[Inventory, ...] = ()
-    if inventory.iterations:
-        from ms_recover.planning.parts import split_parts  # which other trees need not load
-        from ms_recover.planning.plan_parts import plan_parts
-
-        parts = split_parts(inventory)
-    contents = NOTHING_READ
+    facts = TreeFacts(inventory, options)
     while True:
-        if parts:
-            planned = plan_parts(inventory, parts, options, contents)
-        else:
-            planned = plan_facts(gather_facts(inventory, options, contents))
-        wanted = () if options.quick else required_reads(planned)
-        unread = [file for file in wanted if not contents.knows(file)]
+        tree = Parts(facts, all_read=options.quick)
+        choice = choose_step(tree)
+        wanted = () if options.quick else required_reads(choice)
+        unread = [file for file in wanted if not facts.contents.knows(file)]
         if not unread:
-            return planned, contents
+            return plan_choice(tree, choice), facts.contents
         if read is not None:
             more = read(unread)
         else:
             more = read_contents(inventory.root, unread, jobs=jobs, progress=progress, crc=inventory.crc_later)
-        contents = contents.merged(more)
+        facts = facts.with_contents(facts.contents.merged(more))
 
 
 def with_obstacles(plan: Plan, follow: Sequence[str] = (), *, elsewhere: Collection[str] = ()) -> Plan:

@@ -31,8 +31,7 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
     check_rank(rank, planned.facts.world)
     step = planned.plan.considered
     assert step is not None  # plans of trees are of a step
-    parts = planned.parts or (planned,)
-    return join_explanations([_explain_rank(one.compared, step, rank, one.run) for one in parts])
+    return join_explanations([_explain_rank(one.compared, step, rank, one.run) for one in planned.step.parts])
 
 
 def _explain_rank(compared: Comparison, step: Step, rank: int, run: Run) -> Explanation:

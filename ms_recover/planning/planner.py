@@ -10,12 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import OlderStepError
+from ms_recover.errors import MissingInputError, OlderStepError
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment, texts_of_passed_over
+from ms_recover.model.plan import (
+    Action,
+    DocumentWrite,
+    GroupWrite,
+    Plan,
+    RejectedStep,
+    StepAssessment,
+    texts_of_passed_over,
+)
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_ranks
-from ms_recover.planning.choice import AssessedPart, choose_step
+from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, choose_step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
@@ -31,8 +39,6 @@ from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.strategy_writes import plan_strategy_files
-from ms_recover.planning.tree.tree_facts import TreeFacts
-from ms_recover.planning.world_size import check_rank
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
@@ -42,46 +48,81 @@ _NO_STEP = Step(0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan, and what it was made from: the tree, and what the slices of the step show about each other as one run."""
+    """A plan, and what it was made from: the tree, and the step that was chosen, with each of its parts."""
 
     plan: Plan
     tree: Parts
-    compared: Comparison
-    run: Run
-    parts: tuple[Planned, ...] = ()
-    """In a tree of iterations, the parts of the planned step, model files first; `compared` is then of the first."""
+    step: AssessedStep
+
+    @property
+    def compared(self) -> Comparison:
+        """The slices of the first part, that of model files, compared."""
+        return self.step.parts[0].compared
 
     @property
     def facts(self) -> Facts:
-        """The facts about the tree."""
+        """The facts about the first part."""
         return self.compared.facts
 
 
-def plan_facts(facts: Facts) -> Planned:
-    """Find the newest step at which every rank has a sound slice or can get one, in a tree without iterations.
+def plan_tree(tree: Parts) -> Planned:
+    """Plan the newest step at which every rank has a sound slice or can get one.
+
+    Errors are those of `plan_choice`, `choose_step` and `TreeFacts`.
+    """
+    return plan_choice(tree, choose_step(tree))
+
+
+def plan_choice(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
+    """Return the plan for the step that was chosen, or one without actions that shows why there is none.
+
+    Each part of the step is planned for itself.
 
     Raises
     ------
     MissingInputError
-        When there is no slice, or none of the requested step.
-    UsageError
-        When a requested rank is not in the world.
+        When nothing is known of any rank at the step.
     """
-    for rank in sorted(facts.options.ranks or ()):
-        check_rank(rank, facts.world)
-    tree = Parts(TreeFacts.of(facts), all_read=facts.options.quick)
-    choice = choose_step(tree)
-    (part,) = choice.shown.value.parts
-    return plan_part(tree, part, choice.rejected, found=choice.found)
+    parts = choice.shown.value.parts
+    if not parts:
+        raise MissingInputError(
+            f"{tree.facts.inventory.root}: no iteration holds a file of a rank, and nothing states what they held"
+        )
+    plans = [_plan_part(tree, part, choice) for part in parts]
+    return Planned(plan=_join(tree, plans, choice), tree=tree, step=choice.shown.value)
 
 
-def plan_part(tree: Parts, part: AssessedPart, rejected: tuple[RejectedStep, ...] = (), *, found: bool) -> Planned:
-    """Return the plan of one part of a step, without actions where it is not `found`."""
-    facts, step = part.compared.facts, part.assessment.step
-    if found and facts.options.step is None:
+def _plan_part(tree: Parts, part: AssessedPart, choice: Choice[AssessedStep]) -> Plan:
+    facts, step, rejected = part.compared.facts, part.assessment.step, choice.rejected
+    if choice.found and facts.options.step is None:
         rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run), part.run))
-    plan = make_plan(part.compared, part.assessment if found else None, part.assessment, part.run, rejected)
-    return Planned(plan=plan, tree=tree, compared=part.compared, run=part.run)
+    return make_plan(part.compared, part.assessment if choice.found else None, part.assessment, part.run, rejected)
+
+
+def _join(tree: Parts, plans: Sequence[Plan], choice: Choice[AssessedStep]) -> Plan:
+    """Return the plans of the parts of a step as one, with the documents that list the files of its ranks."""
+    inventory, shown = tree.facts.inventory, choice.shown.value
+    documents: tuple[DocumentWrite, ...] = ()
+    warnings: list[str] = []
+    if choice.found and inventory.iterations:
+        from ms_recover.planning.document_check import plan_documents  # which other trees need not load
+
+        chosen = tree.facts.options.step is not None
+        documents, warnings = plan_documents(inventory, choice.shown.step, chosen=chosen)
+    notes = dict.fromkeys([*inventory.notes, *(note for plan in plans for note in plan.notes)])
+    return replace(
+        plans[0],
+        world_size=max(plan.world_size for plan in plans),
+        actions=tuple(sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)),
+        set_aside=tuple(one for plan in plans for one in plan.set_aside),
+        ranks=shown.ranks,
+        notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
+        run_id=shown.run_id,
+        disagreements=tuple(dict.fromkeys(text for plan in plans for text in plan.disagreements)),
+        partials=tuple(action for plan in plans for action in plan.partials),
+        warnings=(*dict.fromkeys(text for plan in plans for text in plan.warnings), *warnings),
+        documents=documents,
+    )
 
 
 def make_plan(

@@ -180,6 +180,24 @@ def test_without_any_metadata_nothing_is_guessed(tmp_path):
     assert plan.ranks[2].verdict == "unrecoverable"
 
 
+def test_without_any_metadata_equal_files_show_what_the_operator_may_state(tmp_path):
+    root = unpack("dp2_mp2_pp2", tmp_path)
+    for folder in (OLD, NEW):
+        (root / folder / "metadata.json").unlink()
+    whole = contents(root)
+    lose(root, *of_rank("dp2_mp2_pp2", 2))
+    at_newest = PlanOptions(step=Step.iteration(200))
+    plan = api.plan(api.scan(root), at_newest)
+    assert not plan.recoverable
+    equal, files = plan.hints
+    assert equal.startswith("ranks 0 and 2; 1 and 3 hold equal bytes at steps 200, 100")
+    assert equal.endswith("say who holds the same as rank 2 with --group or --axes")
+    assert files.startswith("no usable rank list or strategy file was found")
+    stated = replace(at_newest, groups=(frozenset({0, 2}),))
+    assert api.apply(api.plan(api.scan(root), stated)).exit_code == 0
+    assert contents(root) == whole
+
+
 def test_without_any_metadata_strategy_files_that_are_named_serve(tmp_path):
     job = Job(data_parallel=4, optimizer_shards=2)
     root = write_job(tmp_path / "job", job, iterations=(200,))
