@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ms_recover.auditing import audit_planned
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.groups import GroupInfo, KnownLists, RankList, ascending, each_once, rank_list
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
+from ms_recover.verbs.audit import audit_planned
 from tests.support.histories import saved
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.support.plans import make_planned
@@ -51,7 +51,7 @@ def uses(ranks, *, steps, manifests, read):
     Rank.used = 0
     planned = make_planned(inventory, options, contents if read else NOTHING_READ)
     assert [action.rank for action in planned.plan.actions] == [0]
-    audit_planned(planned, inventory, options)
+    audit_planned(planned)
     return Rank.used
 
 

@@ -9,7 +9,6 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -17,6 +16,7 @@ from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import NAMES, slice_file, tree
 
@@ -47,7 +47,7 @@ class Job:
     def plan(self) -> Plan:
         files = [slice_file(rank, step) for rank, step in sorted(self.there)]
         options = PlanOptions(groups=self.groups, world_size=len(self.parts))
-        return plan_with_evidence(tree(files, {}), options, read=self._read)[0].plan
+        return Session(tree(files, {}), options, read=self._read).planned.plan
 
     def _read(self, files: Sequence[SliceFile]) -> Contents:
         return Contents({file.path: self.contents(file.rank, file.step) for file in files})

@@ -12,7 +12,6 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError, FormatError, MissingInputError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.actions import FileState
@@ -22,6 +21,7 @@ from ms_recover.model.manifest import DIGEST, Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
@@ -99,7 +99,7 @@ class World:
         """Plan as `api.plan` does: read what the plan so far rests on, until it rests on what was read."""
         inventory = inventory or self.inventory()
         wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
-        return plan_with_evidence(inventory, wanted, read=self._read)[0].plan
+        return Session(inventory, wanted, read=self._read).planned.plan
 
     def _read(self, files: Sequence[SliceFile]) -> Contents:
         return Contents({file.path: self.digests(self.contents(file.rank, file.step)) for file in files})

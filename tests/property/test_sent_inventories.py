@@ -20,9 +20,9 @@ from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.scanning.sent_inventory import decode_inventory
 from ms_recover.serving.tree import ServedTree
-from ms_recover.several_trees import SeveralTrees
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.several_trees import SeveralTrees
 from tests.support.damage import STRUCK, struck_layout_bytes
 from tests.support.examples import examples
 from tests.support.iteration_trees import unpack

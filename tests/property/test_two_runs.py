@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.planning.prefixes import base_of
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 
@@ -47,7 +47,7 @@ class Folder:
         """Plan as `api.plan` does: read what the plan so far rests on, until it rests on what was read."""
         groups = [list(range(first, self.ranks, self.model_parallel)) for first in range(self.model_parallel)]
         lists = {rank: groups[rank % self.model_parallel] for rank in range(self.ranks)}
-        return plan_with_evidence(tree(self.files, lists), PlanOptions(**options), read=self._read)[0].plan
+        return Session(tree(self.files, lists), PlanOptions(**options), read=self._read).planned.plan
 
     def _read(self, files: Sequence[SliceFile]) -> Contents:
         return Contents({file.path: self._digests(file) for file in files})

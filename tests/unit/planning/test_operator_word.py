@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.errors import ContradictionError, UsageError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.axes import Axes
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import StrategyFile
@@ -13,6 +12,7 @@ from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.verbs.session import Session
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import backed, digests
 
@@ -37,7 +37,7 @@ def planned(slices, told, lists=None, strategies=(), **options):
         found = {file.path: values[file.rank, file.step] for file in unread}
         return Contents({path: digests(value) if isinstance(value, str) else value for path, value in found.items()})
 
-    return plan_with_evidence(inventory, PlanOptions(**options), read=look)[0].plan, read
+    return Session(inventory, PlanOptions(**options), read=look).planned.plan, read
 
 
 THREE = [slice_file(rank) for rank in range(3)]

@@ -1,7 +1,7 @@
 """The verb measure: figures about a tree for a monitoring system.
 
->>> from ms_recover import measuring
->>> measuring.measure("/checkpoints").recoverable_step      # doctest: +SKIP
+>>> from ms_recover import api
+>>> api.measure("/checkpoints").recoverable_step      # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover import api
-from ms_recover.auditing import audit, audit_planned
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.metrics import TreeMetrics
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.planning.metrics import make_metrics, newest_step
+from ms_recover.verbs.audit import audit, audit_planned
+from ms_recover.verbs.recover import plan as make_plan
+from ms_recover.verbs.scan import scan
+from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
     from ms_recover.model.inventory import Inventory
@@ -52,18 +53,18 @@ def measure(
     """
     from ms_recover.model.inventory import Inventory
 
-    inventory = tree if isinstance(tree, Inventory) else api.scan(tree, replace(layout, crc=False))
+    inventory = tree if isinstance(tree, Inventory) else scan(tree, replace(layout, crc=False))
     options = replace(options, step=None, quick=True, require_newest=False)
-    planned, _ = plan_with_evidence(inventory, options)
+    planned = Session(inventory, options).planned
     plan = planned.plan
     newest = newest_step(plan)
     shown = plan
     if newest is not None and newest not in (plan.step, plan.considered):
-        shown = api.plan(inventory, replace(options, step=newest, clean=False))
+        shown = make_plan(inventory, replace(options, step=newest, clean=False))
     wanted = AuditOptions(losses=1)
     if options.clean:  # a loss may cost less at a step that is not clean
         costs = audit(inventory, replace(options, clean=False), topology, wanted)
     else:
-        costs = audit_planned(planned, inventory, options, topology, wanted)
+        costs = audit_planned(planned, topology, wanted)
     made = make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
     return replace(made, others=planned.tree.facts.text_of_others)
