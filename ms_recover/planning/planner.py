@@ -1,6 +1,7 @@
 """The plan: the newest step that every rank can be brought to.
 
-The way of data: ``Inventory -> Facts -> Candidate -> Comparison -> StepJudgement -> StepAssessment -> Choice -> Plan``.
+The way of data: ``Inventory -> Facts -> Candidate -> Comparison -> StepJudgement -> Supply -> StepAssessment -> Choice
+-> Plan``.
 Each stage is a pure function of frozen values and returns one; nothing calls back up.
 """
 

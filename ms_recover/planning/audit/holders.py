@@ -9,46 +9,36 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
 
-from ms_recover.model.groups import rank_list
-from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
-from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import NOTHING_TIED, Block, BlockKind, Ranks, StepHolders, block_text, some_ranks
 from ms_recover.planning.audit.doubts import Doubts
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.audit.ties import find_ties
-from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import judge_step
-from ms_recover.planning.judging.judgement import Comparison, StepJudgement
-from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import kept_slices, sound_slices
 from ms_recover.planning.sourcing.expected_parameters import stated_parameters
-from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
+from ms_recover.planning.sourcing.parameters import Way
+from ms_recover.planning.sourcing.supply import Supply
 
 
-def find_holders(compared: Comparison, step: Step, run: Run, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
+def find_holders(supply: Supply, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
     """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is.
 
     `ties` are losses that end the search for a step before it comes to this one, each with the reason.
     """
-    judgement = judge_step(compared, step, run)
-    return _Finding(compared.facts, judgement, sound_slices(compared.facts, judgement)).found(ties)
+    return _Finding(supply).found(ties)
 
 
 class _Finding:
-    def __init__(self, facts: Facts, judgement: StepJudgement, sound: dict[int, SliceFacts]) -> None:
-        self.facts, self.judgement, self.sound = facts, judgement, sound
-        self.index = ParameterIndex(facts, judgement, sound)
-        self.idle = facts.idle(judgement.step)
-        self.evidence: Evidence = find_evidence(facts)
+    def __init__(self, supply: Supply) -> None:
+        self.supply, self.facts, self.judgement = supply, supply.facts, supply.judgement
+        self.index, self.sound, self.kept = supply.index, supply.sound, supply.kept
+        self.copies = supply.copies
+        self.idle = self.facts.idle(self.judgement.step)
+        self.evidence: Evidence = find_evidence(self.facts)
         self.doubts = Doubts(self.index, self.evidence)
-        self.kept = kept_slices(facts, judgement)
-        there = {*sound, *self.kept}
-        self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in there) - self.idle
-        self._copies: dict[int, tuple[int, ...]] = {}
+        there = {*self.sound, *self.kept}
+        self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in there) - self.idle
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
 
     def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
@@ -98,26 +88,6 @@ class _Finding:
                 found[self.facts.stages.of(rank)].append(rank)
         return found
 
-    def copies(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks of a group with a slice that can be copied, a sound rank itself included; none where not."""
-        facts, judgement = self.facts, self.judgement
-        group = facts.groups.of(rank)
-        if group[0] not in self._copies:  # groups have no rank in common
-            refused = (
-                not facts.groups.knows(rank)
-                or (group, judgement.step) in judgement.structure.conflicts
-                or judgement.step in judgement.structure.deduplicated
-                or group in judgement.disagreements
-            )
-            held = [] if refused else [self.sound[one] for one in group if one in self.sound]
-            own = any(
-                share_nothing({p.name: prod(p.shape) for p in one.listed}, local)
-                for one in held
-                if (local := one.rank_local)
-            )
-            self._copies[group[0]] = () if own else rank_list(one.rank for one in held)
-        return self._copies[group[0]]
-
     def _why_not_composed(self, stage: int) -> bool:
         """Whether slices of a stage can only be copied whole."""
         stages, index = self.facts.stages, self.index
@@ -140,7 +110,7 @@ class _Finding:
         return named[False] > named[True]
 
     def _sizes(self) -> dict[int, int]:
-        sizes = {rank: one.file.size for rank, one in (self.kept | self.sound).items()}
+        sizes = {rank: one.file.size for rank, one in {**self.kept, **self.sound}.items()}
         usual = {self.facts.stages.of(rank): size for rank, size in reversed(sizes.items())}
         for rank in self.missing:
             like = next(iter(self.copies(rank)), None)

@@ -34,7 +34,7 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
             continue
         parts = judged.value.parts
         known += [one for one in parts if kind_of(one.compared) is None and _is_whole(one.compared, one.assessment)]
-        held = join_parts([find_holders(one.compared, judged.step, one.run, ties) for one in parts])
+        held = join_parts([find_holders(one.supply, ties) for one in parts])
         ties = held.ties
         yield held
 

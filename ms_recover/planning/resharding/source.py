@@ -12,7 +12,6 @@ from ms_recover.model.reshard import HeldRegion, Overlap, ReshardSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
-from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
 from ms_recover.planning.redundancy.regions import cover, intersect, volume
@@ -20,10 +19,10 @@ from ms_recover.planning.resharding.grid import Grid
 from ms_recover.planning.resharding.source_lists import stated_lists
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.expected_parameters import merge_orders
-from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
-from ms_recover.planning.sourcing.settle import Settled, Settlement, why_perhaps_cut
+from ms_recover.planning.sourcing.parameters import Way, replica_of
+from ms_recover.planning.sourcing.settle import Settled, why_perhaps_cut
+from ms_recover.planning.sourcing.supply import supply_of
 
 _MOST_HOLDERS = 4
 EVERY_PARAMETER = "every parameter of stage"
@@ -71,9 +70,8 @@ class _Part:
     def __init__(self, compared: Comparison, step: Step, run: Run) -> None:
         self.facts: Facts = compared.facts
         self.step = step
-        judgement = judge_step(compared, step, run)
-        self.index = ParameterIndex(self.facts, judgement, sound_slices(self.facts, judgement))
-        self.settlement = Settlement(self.index)
+        supply = supply_of(compared, step, run)
+        self.index, self.settlement = supply.index, supply.settlement
         self.disputes: list[str] = []
         self._numbers: dict[int, int] = {}
         self._shared: dict[object, tuple[HeldRegion, ...]] = {}
