@@ -7,12 +7,14 @@ Each stage is a pure function of frozen values and returns one; nothing calls ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError
-from ms_recover.model.inventory import Note
+from ms_recover.file_names import STRATEGY_NAME, ranks_in_folders, strategy_name
+from ms_recover.model.inventory import Note, StrategyFile
 from ms_recover.model.plan import (
     Action,
     DocumentWrite,
@@ -20,13 +22,14 @@ from ms_recover.model.plan import (
     Plan,
     RejectedStep,
     StepAssessment,
+    StrategyWrite,
     texts_of_passed_over,
 )
+from ms_recover.model.report import JudgedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_ranks
-from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, choose_step
+from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, choose_step
 from ms_recover.planning.facts import Facts
-from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
@@ -36,13 +39,13 @@ from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 from ms_recover.planning.sourcing.lent_values import name_lent_values
-from ms_recover.planning.sourcing.lost_names import name_guessed
-from ms_recover.planning.sourcing.lost_states import name_lost_states
+from ms_recover.planning.sourcing.lost_names import name_guessed, name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
-from ms_recover.planning.strategy_writes import plan_strategy_files
+from ms_recover.planning.tree.candidates import Candidate, candidate_at
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
+
 
 _NO_STEP = Step(0, 0)
 
@@ -283,3 +286,94 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
                         text = f"rank {rank} has {len(alike)} slices for step {step}: {paths}"
                         notes.append(Note(alike[0].path, text))
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))
+
+
+_HOW = (
+    "--strategy 'PATH/ckpt_strategy_rank_{rank}.ckpt' (MindFormers writes them to output/strategy), or "
+    "--group-info 'PATH/group_info.pb'"
+)
+
+
+def hints_for(facts: Facts) -> tuple[str, ...]:
+    """Return the hints, one for each option; where no evidence was used or seen, which options take some."""
+    inventory = facts.inventory
+    hints = []
+    for seen in inventory.seen:
+        files = f"{seen.count} files such as {seen.example}" if seen.count > 1 else seen.example
+        hints.append(f"{files} may state which ranks hold the same: add {seen.option}")
+    known = any(file.info is not None for file in inventory.group_files) or facts.stages.layouts
+    if not hints and not known:
+        hints.append(f"no usable rank list or strategy file was found: if there are any, name them with {_HOW}")
+    return tuple(hints)
+
+
+def plan_strategy_files(
+    facts: Facts, actions: Iterable[Action], lists: Iterable[GroupWrite]
+) -> tuple[StrategyWrite, ...]:
+    """Return a write for each rank that gets a slice or a rank list, and has no strategy file where peers have theirs.
+
+    MindSpore writes the same for all ranks of a stage. The files that say what most of the stage's do are sources.
+    """
+    files = sorted(facts.inventory.strategy_files, key=lambda one: one.path)
+    have = {one.path for one in files} | {note.path for note in facts.inventory.notes}  # what cannot be read stays
+    folders = {one.rank: posixpath.dirname(one.target) for one in (*lists, *actions)}
+    writes = []
+    for rank, folder in sorted(folders.items()):
+        lenders = ((one, _target_like(one, rank, folder)) for one in files if _may_lend(facts, one, rank))
+        source, target = next(((one, path) for one, path in lenders if path is not None), (None, None))
+        if source is not None and target is not None and target not in have:
+            writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
+    return tuple(writes)
+
+
+def _target_like(source: StrategyFile, rank: int, folder: str) -> str | None:
+    """Return where a rank has its strategy file if another has it there: beside its slice, or in one folder of all."""
+    place, name = posixpath.split(source.path)
+    own = strategy_name(name, rank)
+    beside = own == STRATEGY_NAME or bool(ranks_in_folders(place.split("/")))
+    if own is None or (beside and not folder):
+        return None
+    return posixpath.join(folder if beside else place, own)
+
+
+def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:
+    """Whether a file lies in another rank's directory, and says what is known of the rank's stage."""
+    stages = facts.stages
+    stage = stages.of(rank)
+    return (
+        file.rank != rank
+        and not posixpath.isabs(file.path)
+        and stages.of(file.rank) == stage
+        and file.digest in stages.digests.get(stage, ())
+    )
+
+
+def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
+    """Return the verdict of each rank at the newest `most` steps of a planned tree, newest first.
+
+    Those that a plan passes over are judged as well; what was not read for the plan is judged by headers and manifests.
+    """
+    facts = planned.tree.facts
+    return tuple(_judge(planned.tree, candidate_at(facts, one.step, one)) for one in facts.saved[:most])
+
+
+def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
+    judged = assess_candidate(tree, candidate)
+    found = judged.value
+    return JudgedStep(step=judged.step, ranks=found.ranks, recoverable=judged.why is None, run_id=found.run_id)
+
+
+def number_groups(planned: Planned) -> tuple[int, ...]:
+    """Return for each rank the number of its group, in the order of first ranks; by lists, else by layouts."""
+    found: dict[Hashable, int] = {}
+    return tuple(found.setdefault(_group(planned.facts, rank), len(found)) for rank in range(planned.plan.world_size))
+
+
+def _group(facts: Facts, rank: int) -> Hashable:
+    if facts.groups.knows(rank):
+        return facts.groups.of(rank)
+    stages = facts.stages
+    cuts = stages.cuts.get(stages.of(rank), ())
+    if not cuts:
+        return rank
+    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)

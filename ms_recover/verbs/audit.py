@@ -67,9 +67,9 @@ def audit(
 def audit_planned(planned: Planned, topology: Topology | None = None, wanted: AuditOptions = DEFAULT_AUDIT) -> Audit:
     """Say the same of a tree that is planned already; arguments and errors are those of `audit`."""
     from ms_recover.planning.audit.findings import Case, find_findings
+    from ms_recover.planning.audit.holders import steps_of_tree
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
-    from ms_recover.planning.audit.steps import steps_of_tree
     from ms_recover.planning.tree.rank_verdicts import why_unrecoverable
 
     plan, facts, tree = planned.plan, planned.facts, planned.tree.facts

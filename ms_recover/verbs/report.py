@@ -17,7 +17,7 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
-from ms_recover.planning.every_step import judge_every_step, number_groups
+from ms_recover.planning.planner import judge_every_step, number_groups
 from ms_recover.verbs.audit import audit_planned
 from ms_recover.verbs.history import history
 from ms_recover.verbs.recover import with_obstacles

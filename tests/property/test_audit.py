@@ -18,8 +18,8 @@ from ms_recover import api
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.planning.audit.steps import steps_of_tree
 from ms_recover.verbs.audit import audit
 from ms_recover.verbs.session import Session
 from tests.support.audits import RandomTree, delete, without

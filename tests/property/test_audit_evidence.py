@@ -17,8 +17,8 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.planning.audit.steps import steps_of_tree
 from ms_recover.verbs.audit import audit
 from ms_recover.verbs.session import Session
 from tests.support.audits import delete, without

@@ -18,9 +18,9 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.metrics import number_of
 from ms_recover.planning.tree.candidates import Candidate, find_candidates
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.verbs.metrics import number_of
 from tests.property.test_one_choice import WHOLE, Order, of_complete, of_load, of_plan, of_reshard
 from tests.support.examples import examples
 from tests.support.experiment_trees import ExperimentTree, Start, random_experiments

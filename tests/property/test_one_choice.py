@@ -25,8 +25,8 @@ from ms_recover.model.plan import Plan, RejectedStep
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.metrics import number_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.verbs.metrics import number_of
 from tests.support.examples import examples
 from tests.support.run_trees import random_options, random_tree, strike
 
