@@ -12,13 +12,13 @@ import time
 
 import pytest
 
-from tests.integration.test_worlds_faults import port
 from tests.integration.test_worlds_network import LARGE, SHORT, Member, cable, start
 from tests.support.cable import TCP, UDP
 from tests.support.examples import SAME_EVERY_TIME
 from tests.support.fault_proxy import FaultProxy
+from tests.support.ports import free_port
 
-__all__ = ["cable", "port", "start"]
+__all__ = ["cable", "start"]
 LONGEST = 60
 """Seconds without an end: a member that does not read until the world breaks."""
 UNREAD = 12 if SAME_EVERY_TIME else 60
@@ -81,10 +81,10 @@ def test_cut_udp_is_noticed_while_tcp_passes(cable, start):
 
 
 @pytest.fixture
-def proxied(port):
+def proxied():
     """A proxy, and members whose connection goes through it."""
     with contextlib.ExitStack() as ends:
-        at = port()
+        at = free_port()
         proxy = ends.enter_context(FaultProxy(at))
 
         def go(what, **options):

@@ -91,16 +91,17 @@ def fill(sock):
             sock.send(bytes(link._BUFFER))
 
 
-def test_a_link_is_kept_alive_and_looks_at_a_peer_that_does_not_read_in_vain(linked, connection):
+@pytest.mark.parametrize(("heartbeat", "idle"), [(0.2, 1), (3.0, 1), (60.0, 20), (4e6, 32767)])
+def test_a_link_is_kept_alive_and_a_peer_that_does_not_read_is_no_cut(linked, connection, heartbeat, idle):
     ours, _ = connection
 
     def work(made, reads, other):
-        assert made.look(3.0, 1000.0, 0) == ""
+        assert made.look(heartbeat, 1000.0, 0) == ""
         fill(ours)
         for at in range(1001, 1010):
-            assert made.look(3.0, float(at), 0) == ""
+            assert made.look(heartbeat, float(at), 0) == ""
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle
         assert made._ends().startswith(" between 127.0.0.1 port ")
 
     linked(work, ours)
