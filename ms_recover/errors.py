@@ -147,7 +147,7 @@ class BrokenWorldError(MsRecoverError, ConnectionError):
     rank : int
         The rank at fault.
     cause : str
-        eof, reset, heartbeat, timeout, protocol, closed or peer_reported.
+        eof, reset, heartbeat, timeout, protocol, closed, peer_reported or cut.
     words : str
         Description of the fault.
     """
@@ -172,7 +172,7 @@ class DeviceLostError(MsRecoverError, RuntimeError):
     device, part : int, optional
         Their numbers, where they are known.
     cause : str
-        eof, reset, heartbeat, timeout, raised, start, or empty.
+        eof, reset, heartbeat, cut, timeout, raised, start, or empty.
     """
 
     exit_code = 7
