@@ -16,7 +16,7 @@ from ms_recover.formats.common_info import encode_common
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
-from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.union import cut_down, unite
 from ms_recover.scanning.sent_inventory import decode_inventory
@@ -420,7 +420,7 @@ def test_the_format_that_was_saved_last_counts(tmp_path):
 
 
 def served(root):
-    tree = ServedTree(root, api.DEFAULT_SCAN)
+    tree = ServedTree(root, DEFAULT_SCAN)
     return decode_inventory(tree.encoded(lambda: False), "host:1")
 
 
@@ -430,7 +430,7 @@ def test_a_node_that_lost_everything_plans_over_another(tmp_path):
     here.mkdir()
     heard = served(there)
     assert [one.step for one in heard.iterations] == [Step.iteration(200), Step.iteration(100)]
-    local = api.scan(here, replace(api.DEFAULT_SCAN, may_be_empty=True))
+    local = api.scan(here, replace(DEFAULT_SCAN, may_be_empty=True))
     union = unite(local, [heard])
     plan = api.plan(union.inventory, PlanOptions(quick=True))
     cut = cut_down(plan, union, range(8), ["host:1"], {})
