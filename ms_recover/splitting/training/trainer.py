@@ -268,9 +268,27 @@ class Trainer:
         self.devices.memory.keep("gradients", [])
         return StepLoss(float(total), rows=rows, total=entry.total, step=entry.step), counted
 
+    async def _square_sums(self, entry: Entry, work: StepGradients) -> list[float]:
+        """Return the sums of the squares of all gradients in forward order; none where each part has all gradients."""
+        if self.options.clip_norm is None or self.parts == 1:
+            return []
+        fields: dict[str, Any] = {"step": entry.step, "attempt": self.attempt, "chunks": len(work.counted)}
+        holders = sorted((part, device) for device, part in self._all_holders(work))
+        answers = await _all(self.order(device, part, action="norm", **fields) for part, device in holders)
+        return [total for answer in answers for total in answer.fields["sums"]]
+
+    def _all_holders(self, work: StepGradients) -> list[tuple[int, int]]:
+        """Return devices and parts at the step before; raises DeviceGoneError where a part has lost its device."""
+        found = work.holders
+        missing = set(range(self.parts)) - {part for _, part in found}
+        if missing:
+            raise DeviceGoneError(next(each.number for each in self.state.devices if missing & each.parts))
+        return found
+
     async def _update(self, entry: Entry, work: StepGradients) -> None:
         """Let the optimizer of every part step, in every device that holds it at the step before."""
-        holders = work.holders
+        sums = await self._square_sums(entry, work)
+        holders = self._all_holders(work)  # now: a process that came meanwhile has no gradients
         rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
         factor = entry.total / rows if self.options.reduction == "mean" else 1.0
         paths = [work.paths[chunk] for chunk in work.counted] if self.split == "batch" else []
@@ -283,6 +301,7 @@ class Trainer:
                 "paths": paths,
                 "factor": factor,
                 "chunks": len(work.counted),
+                "sums": sums,
             }
             answer = await self.order(device, part, action="update", **fields)
             self.devices.versions[device, part] = entry.step
@@ -297,7 +316,7 @@ class Trainer:
         if gone and (len(updated) < self.parts or self.policy in ("plain", "raise")):
             raise gone[0]
         if len(updated) < self.parts:
-            raise DeviceGoneError(holders[0][0] if holders else 0)
+            raise DeviceGoneError(holders[0][0])
         if self.split == "batch" and len(self.state.devices) > 1 and any(result is True for result in results):
             self.devices.versions = dict.fromkeys(self.devices.versions)
             raise UsageError(
