@@ -10,7 +10,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn, ops  # noqa: E402
 
-from ms_recover.errors import DeviceLostError  # noqa: E402
+from ms_recover.errors import DeviceLostError, UsageError  # noqa: E402
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter  # noqa: E402
 from tests.support.split_training import (  # noqa: E402
     OPTIMIZERS,
@@ -150,6 +150,12 @@ class ClippedMomentum(nn.Momentum):
 
 def clips_by_itself(weights):
     return ClippedMomentum(weights, 0.05, 0.9)
+
+
+def test_a_clip_inside_the_optimizer_function_is_refused_under_layers():
+    options = {"loss_fn": nn.CrossEntropyLoss(), "optimizer": clips_by_itself}
+    with pytest.raises(UsageError, match=r"optimizer=clips_by_itself .* gradient of another.*clip_norm="):
+        ModelSplitter(network(), 2, "layers", **options)
 
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)

@@ -1,9 +1,9 @@
-"""What an optimizer trains that a function of the user's makes for a part."""
+"""What an optimizer trains that a function of the user's makes for a part, found by trying it with small weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import mindspore as ms
@@ -13,13 +13,19 @@ from mindspore import nn
 from ms_recover.errors import UsageError
 from ms_recover.splitting.stages import Stage, parameters_of
 
+Function = Callable[[list[Any]], Any]
+_FIRST, _SECOND = 1.0, -1.0
+"""The gradients of two steps: what divides by its own size or takes signs alone shows in the second."""
+_HUGE = (float("inf"), 1e10)
+"""Gradients of other weights beside which a common norm leaves nothing of these; some clips leave infinite ones out."""
+
 
 def own_weights(optimizer: Any, trainable: Sequence[Any], function: Any) -> list[Any]:
     """Return the parameters that an optimizer expects gradients of, in its order; `function` has made it.
 
     Raises UsageError when it made none, or one that does not train these.
     """
-    name = f"optimizer={getattr(function, '__qualname__', type(function).__name__)}"
+    name = name_of(function)
     if optimizer is None:
         raise UsageError(f"{name} returned None, so that nothing would be trained: it has to return the optimizer")
     if not isinstance(optimizer, nn.Cell) or not hasattr(optimizer, "parameters"):
@@ -34,21 +40,85 @@ def own_weights(optimizer: Any, trainable: Sequence[Any], function: Any) -> list
     return weights
 
 
-def try_optimizer(function: Callable[[list[Any]], Any], parts: Sequence[Sequence[Stage]]) -> None:
+def name_of(function: Any) -> str:
+    """Return the argument that a function of the user's is, in words."""
+    return f"optimizer={getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def try_optimizer(function: Function, parts: Sequence[Sequence[Stage]]) -> None:
     """Raise a UsageError when a function makes no optimizer of the weights of a part, before any process starts.
 
-    It is tried with small weights of the same names, types and numbers of dimensions. Where it raises with these, the
-    worker says so, which has the weights themselves.
+    Nor may the update of a weight depend on the gradient of another, where these may be in several parts. It is tried
+    with small weights of the same names, types and numbers of dimensions. Where it raises with these, the worker says
+    so, which has the weights themselves. `parts` are the stages of each part, none where workers make them.
     """
-    for stages in parts:
-        weights = [_small(weight) for weight in parameters_of(stages).values() if weight.requires_grad]
-        made = None
+    known = [[each for each in parameters_of(stages).values() if each.requires_grad] for stages in parts]
+    for weights in known:
+        made, trial = None, _small(weights)
         with suppress(Exception):
-            made = [function(list(weights))] if weights else None
+            made = [function(list(trial))] if trial else None
         if made is not None:
-            own_weights(made[0], weights, function)
+            own_weights(made[0], trial, function)
+    if len(parts) > 1:
+        several = [weights for weights in known if len(weights) > 1]
+        every = [weight for weights in known for weight in weights] or _dense()
+        _check_apart(function, min(several, key=len) if several else every[:2])
 
 
-def _small(weight: Any) -> Any:
-    value = ms.Tensor(np.zeros((1,) * len(weight.shape), np.float32)).astype(weight.dtype)
-    return ms.Parameter(value, name=weight.name)
+def _check_apart(function: Function, weights: Sequence[Any]) -> None:
+    """Refuse an optimizer that lets the update of a weight depend on the gradient of another."""
+    count = len(weights)
+    usual = _stepped(function, weights, [_SECOND] * count)
+    if usual is None:
+        return
+    for turn, huge in enumerate(_HUGE):
+        found = _stepped(function, weights, [huge if place % 2 == turn else _SECOND for place in range(count)])
+        others = range(1 - turn, count, 2)
+        if found is None or all(found[place] == usual[place] for place in others):
+            continue
+        if _stepped(function, weights, [_SECOND] * count) != usual:
+            return  # it draws random numbers, or counts its calls: nothing is shown
+        raise UsageError(
+            f"{name_of(function)} lets the update of a weight depend on the gradient of another one, as a clip by the "
+            'common norm does, and under split="layers" each part has gradients of its own weights alone: give the '
+            'splitter clip_norm= and leave the clip out of the function, or use split="batch"'
+        )
+
+
+def _stepped(function: Function, weights: Sequence[Any], second: Sequence[float]) -> list[bytes] | None:
+    """Return the bytes of small weights behind two steps with these gradients in the second; None where that raises."""
+    trial = _small(weights)
+    with suppress(Exception), _pynative():
+        optimizer = function(list(trial))
+        own = own_weights(optimizer, trial, function)
+        values = {id(weight): value for weight, value in zip(trial, second, strict=True)}
+        for gradients in ([_FIRST] * len(own), [values[id(weight)] for weight in own]):
+            optimizer(tuple(_full(weight, value) for weight, value in zip(own, gradients, strict=True)))
+        return [weight.asnumpy().tobytes() for weight in trial]
+    return None
+
+
+@contextmanager
+def _pynative() -> Iterator[None]:
+    """Have the mode in which workers step."""
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        yield
+    finally:
+        ms.set_context(mode=mode)
+
+
+def _small(weights: Sequence[Any]) -> list[Any]:
+    return [ms.Parameter(_full(weight, 0.0, (1,) * len(weight.shape)), name=weight.name) for weight in weights]
+
+
+def _dense() -> list[Any]:
+    """Return the weights of a layer, in place of those that workers make."""
+    shapes = {"0.weight": (1, 1), "0.bias": (1,)}
+    return [ms.Parameter(ms.Tensor(np.zeros(shape, np.float32)), name=name) for name, shape in shapes.items()]
+
+
+def _full(weight: Any, value: float, shape: tuple[int, ...] | None = None) -> Any:
+    array = np.full(tuple(weight.shape) if shape is None else shape, value, np.float32)
+    return ms.Tensor(array).astype(weight.dtype)
