@@ -226,7 +226,7 @@ class ModelSplitter(Reports, Weights):
         if training is not None:
             stages_of_parts = [given.cells[part.start : part.stop] for part in self.parts]
             check_trainable(stages_of_parts, split, num_devices, remote)
-            try_optimizer(training.optimizer, stages_of_parts)
+            try_optimizer(training.optimizer, stages_of_parts, found.manifests if found else ())
             method = pickling.dump_method(Method(training.loss_fn, training.optimizer, recompute, clip_norm))
         pickled = list(map(given.pickled, self.parts))
         names = given.names_to_find()

@@ -121,7 +121,7 @@ def test_what_cannot_be_saved_is_said(tmp_path):
         weights = {name: weight.asnumpy() for name, weight in splitter.state_dict().items()}
         chunks = splitter.chunks(200)
     assert equal(weights, one_process(2, chunks, "Adam")[0])
-    with pytest.raises(Exception, match="state of another optimizer"):
+    with pytest.raises(UsageError, match=r"the state of another optimizer than optimizer=<lambda> makes"):
         ModelSplitter(network(), 2, **options_of(directory, "Momentum"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -11,7 +11,10 @@ import numpy as np
 from mindspore import nn
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.stages import Stage, parameters_of
+from ms_recover.model.manifest import Manifest
+from ms_recover.model.slices import Parameter as SliceParameter
+from ms_recover.splitting.stages import MARK, Stage, parameters_of
+from ms_recover.splitting.training.part_state import name_in_slice, values_of
 
 Function = Callable[[list[Any]], Any]
 _FIRST, _SECOND = 1.0, -1.0
@@ -45,24 +48,65 @@ def name_of(function: Any) -> str:
     return f"optimizer={getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def try_optimizer(function: Function, parts: Sequence[Sequence[Stage]]) -> None:
+def try_optimizer(function: Function, parts: Sequence[Sequence[Stage]], saved: Sequence[Manifest | None] = ()) -> None:
     """Raise a UsageError when a function makes no optimizer of the weights of a part, before any process starts.
 
-    Nor may the update of a weight depend on the gradient of another, where these may be in several parts. It is tried
-    with small weights of the same names, types and numbers of dimensions. Where it raises with these, the worker says
-    so, which has the weights themselves. `parts` are the stages of each part, none where workers make them.
+    Nor may it make another one than that whose state was `saved`, or let the update of a weight depend on the gradient
+    of another, where these may be in several parts. It is tried with small weights of the same names, types and numbers
+    of dimensions. Where it raises with these, the worker says so, which has the weights themselves. `parts` are the
+    stages of each part, none where workers make them.
     """
     known = [[each for each in parameters_of(stages).values() if each.requires_grad] for stages in parts]
-    for weights in known:
-        made, trial = None, _small(weights)
+    for weights, manifest in zip(known, saved or [None] * len(known), strict=True):
+        made, trial = None, _small(weights if any(parts) or manifest is None else _weights_in(manifest))
         with suppress(Exception):
             made = [function(list(trial))] if trial else None
-        if made is not None:
-            own_weights(made[0], trial, function)
+        if made is None:
+            continue
+        own_weights(made[0], trial, function)
+        if manifest is not None:
+            _check_state(function, values_of(made[0], trial), manifest, whole=any(parts))
     if len(parts) > 1:
         several = [weights for weights in known if len(weights) > 1]
         every = [weight for weights in known for weight in weights] or _dense()
         _check_apart(function, min(several, key=len) if several else every[:2])
+
+
+def _check_state(function: Function, values: Mapping[str, Any], manifest: Manifest, *, whole: bool) -> None:
+    """Refuse an optimizer whose state is not that in a slice; unless `whole` it may have more, of weights not trained.
+
+    The axes of weights have a length of 1 here.
+    """
+    weights, saved = _halves(manifest)
+    if not saved:
+        return
+    made = {name_in_slice(name, [each.name for each in weights]): value for name, value in values.items()}
+    wrong = [each.name for each in saved if each.name not in made or not _fits(made[each.name], each)]
+    wrong += sorted(set(made) - {each.name for each in saved}) if whole else []
+    if wrong:
+        raise UsageError(
+            f"the saved slices hold the state of another optimizer than {name_of(function)} makes: {wrong[0]} is in "
+            "one of them alone, or has another type or shape; give the optimizer of the training that goes on, or "
+            "another directory"
+        )
+
+
+def _fits(value: Any, saved: SliceParameter) -> bool:
+    here, there = tuple(value.shape), tuple(saved.shape)
+    return str(value.dtype) == saved.dtype and (here == there or (len(here) == len(there) and set(here) == {1}))
+
+
+def _halves(manifest: Manifest) -> tuple[Sequence[SliceParameter], Sequence[SliceParameter]]:
+    """Return the weights in a slice, and the state of the optimizer behind the mark."""
+    listed = manifest.parameters
+    mark = next(place for place, each in enumerate(listed) if each.name.startswith(MARK))
+    return listed[:mark], listed[mark + 1 :]
+
+
+def _weights_in(manifest: Manifest) -> list[Any]:
+    """Return stand-ins of the weights in a slice, those that are not trained included."""
+    floats = [each for each in _halves(manifest)[0] if each.dtype in ("Float16", "Float32", "Float64")]
+    return [_zeros(each.name, (1,) * len(each.shape), getattr(ms, each.dtype.lower())) for each in floats]
 
 
 def _check_apart(function: Function, weights: Sequence[Any]) -> None:
@@ -110,15 +154,17 @@ def _pynative() -> Iterator[None]:
 
 
 def _small(weights: Sequence[Any]) -> list[Any]:
-    return [ms.Parameter(_full(weight, 0.0, (1,) * len(weight.shape)), name=weight.name) for weight in weights]
+    return [_zeros(weight.name, (1,) * len(weight.shape), weight.dtype) for weight in weights]
 
 
 def _dense() -> list[Any]:
     """Return the weights of a layer, in place of those that workers make."""
-    shapes = {"0.weight": (1, 1), "0.bias": (1,)}
-    return [ms.Parameter(ms.Tensor(np.zeros(shape, np.float32)), name=name) for name, shape in shapes.items()]
+    return [_zeros("0.weight", (1, 1), ms.float32), _zeros("0.bias", (1,), ms.float32)]
 
 
-def _full(weight: Any, value: float, shape: tuple[int, ...] | None = None) -> Any:
-    array = np.full(tuple(weight.shape) if shape is None else shape, value, np.float32)
-    return ms.Tensor(array).astype(weight.dtype)
+def _zeros(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    return ms.Parameter(ms.Tensor(np.zeros(shape, np.float32)).astype(dtype), name=name)
+
+
+def _full(weight: Any, value: float) -> Any:
+    return ms.Tensor(np.full(tuple(weight.shape), value, np.float32)).astype(weight.dtype)

@@ -1,6 +1,7 @@
 """A function that makes optimizers is refused where parts would train something else with it than one process."""
 
 import itertools
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from mindspore import nn, ops  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting import stages  # noqa: E402
+from ms_recover.splitting.saved_split import go_on_from  # noqa: E402
+from ms_recover.splitting.slices import SliceStore  # noqa: E402
 from ms_recover.splitting.training.own_weights import try_optimizer  # noqa: E402
+from ms_recover.splitting.training.part_state import PartState  # noqa: E402
+from ms_recover.splitting.values import write_values  # noqa: E402
 
 OPTIMIZERS = {
     "SGD": lambda weights: nn.SGD(weights, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -20,8 +25,6 @@ OPTIMIZERS = {
     "Adam": lambda weights: nn.Adam(weights, 1e-3),
     "schedule": lambda weights: nn.Adam(weights, nn.cosine_decay_lr(1e-4, 1e-2, 10, 5, 2)),
     "AdamWeightDecay": lambda weights: nn.AdamWeightDecay(weights, 1e-3, weight_decay=0.01),
-    "RMSProp": lambda weights: nn.RMSProp(weights, 0.1),
-    "Adagrad": lambda weights: nn.Adagrad(weights, learning_rate=0.1),
     "groups": lambda weights: nn.Adam(
         [
             {"params": [each for each in weights if "bias" not in each.name], "weight_decay": 0.01},
@@ -159,3 +162,64 @@ def test_what_cannot_be_tried_or_repeated_is_left_to_the_workers():
 
     for function in (raises, random):
         try_optimizer(function, dense())
+
+
+STATES = {
+    **OPTIMIZERS,
+    "RMSProp": lambda weights: nn.RMSProp(weights, 0.1),
+    "another learning rate": lambda weights: nn.Adam(weights, 5e-2, beta1=0.5),
+    "a longer schedule": lambda weights: nn.Adam(weights, nn.cosine_decay_lr(1e-4, 1e-2, 20, 5, 4)),
+    "amsgrad": lambda weights: nn.Adam(weights, 1e-3, use_amsgrad=True),
+    "frozen": lambda weights: nn.SGD([each for each in weights if "bias" not in each.name], 0.1),
+}
+
+
+def state_of(function, part):
+    weights = [each for each in stages.parameters_of(part).values() if each.requires_grad]
+    return PartState(stages.ModelPart(part), function(weights) if weights else None).others
+
+
+def described(function, parts):
+    return [
+        {name: (str(value.dtype), tuple(value.shape)) for name, value in state_of(function, part).items()}
+        for part in parts
+    ]
+
+
+def with_statistics():
+    """Parts of which one has parameters that are not trained, and one has no others."""
+    return parts_of(nn.SequentialCell(nn.Dense(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dense(8, 3)), (2, 3))
+
+
+@pytest.fixture(scope="module", params=[dense, with_statistics], ids=["dense", "statistics"])
+def saved(request, tmp_path_factory):
+    """Return parts, and for each optimizer what a training with it saved."""
+    parts, found = request.param(), {}
+    for name, function in STATES.items():
+        directory = tmp_path_factory.mktemp("slices")
+        with closing(SliceStore(directory, len(parts), 1)) as store:
+            for number, part in enumerate(parts):
+                values = stages.ModelPart(part).slice_values(number, 3) | state_of(function, part)
+                store.save(number, lambda path, values=values: write_values(values, path), values, 7)
+            store.settle(7)
+        found[name] = go_on_from(directory, True).manifests
+    return parts, found
+
+
+@pytest.mark.parametrize("now", STATES)
+def test_a_resume_with_another_optimizer_is_refused_and_no_other(saved, now):
+    parts, manifests = saved
+    for before, function in STATES.items():
+        if described(function, parts) == described(STATES[now], parts):
+            try_optimizer(STATES[now], parts, manifests[before])
+            try_optimizer(STATES[now], [[]] * len(parts), manifests[before])
+            continue
+        with pytest.raises(UsageError, match=r"the state of another optimizer than optimizer=.*lambda.* makes: .*"):
+            try_optimizer(STATES[now], parts, manifests[before])
+
+
+@pytest.mark.parametrize(("before", "now"), list(itertools.permutations(["Adam", "SGD", "Momentum"], 2)))
+def test_it_is_refused_where_workers_make_the_model_too(saved, before, now):
+    parts, manifests = saved
+    with pytest.raises(UsageError, match="state of another optimizer"):
+        try_optimizer(STATES[now], [[]] * len(parts), manifests[before])
