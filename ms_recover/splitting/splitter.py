@@ -342,6 +342,8 @@ class ModelSplitter(Reports, Weights):
             When a device is lost and the step is given up; no weight has changed.
         PartError
             When a part, the loss or the optimizer raises; no weight has changed.
+        NotSavedError
+            When the step is done and counts, and the save behind it fails; the error's `loss` is that of the step.
         """
         arguments = x if isinstance(x, tuple) else (x,)
         targets = y if isinstance(y, tuple) else (y,)
