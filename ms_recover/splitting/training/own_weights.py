@@ -8,7 +8,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
+from mindspore import nn, ops
 
 from ms_recover.errors import UsageError
 from ms_recover.model.manifest import Manifest
@@ -21,6 +21,8 @@ _FIRST, _SECOND = 1.0, -1.0
 """The gradients of two steps: what divides by its own size or takes signs alone shows in the second."""
 _HUGE = (float("inf"), 1e10)
 """Gradients of other weights beside which a common norm leaves nothing of these; some clips leave infinite ones out."""
+_MOST_ERRORS = 100
+"""Most errors of operators that one trial can leave behind."""
 
 
 def own_weights(optimizer: Any, trainable: Sequence[Any], function: Any) -> list[Any]:
@@ -144,11 +146,17 @@ def _stepped(function: Function, weights: Sequence[Any], second: Sequence[float]
 
 @contextmanager
 def _pynative() -> Iterator[None]:
-    """Have the mode in which workers step."""
+    """Have the mode in which workers step, and leave no error of an operator behind: the next one would raise it."""
     mode = ms.get_context("mode")
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         yield
+    except BaseException:
+        for _ in range(_MOST_ERRORS):
+            with suppress(Exception):
+                ops.square(ms.Tensor([0.0])).asnumpy()
+                break
+        raise
     finally:
         ms.set_context(mode=mode)
 

@@ -223,3 +223,20 @@ def test_it_is_refused_where_workers_make_the_model_too(saved, before, now):
     parts, manifests = saved
     with pytest.raises(UsageError, match="state of another optimizer"):
         try_optimizer(STATES[now], [[]] * len(parts), manifests[before])
+
+
+def lacks_a_kernel(gradients):
+    return tuple(ops.Erfinv()(each.astype(ms.bfloat16)).astype(ms.float32) for each in gradients)
+
+
+def raises_meanwhile(gradients):
+    lacks_a_kernel(gradients)
+    ops.matmul(gradients[0], ms.Tensor(np.zeros((3, 5, 7), np.float32)))
+    raise KeyError("before the operators have ended")
+
+
+@pytest.mark.parametrize("change", [lacks_a_kernel, raises_meanwhile])
+def test_an_operator_that_fails_in_the_trial_does_not_fail_later_ones(change):
+    for _ in range(5):
+        try_optimizer(lambda weights: Before(OPTIMIZERS["SGD"](weights), change), dense())
+        assert ops.square(ms.Tensor(np.full(3, 2.0, np.float32))).asnumpy().tolist() == [4.0] * 3
