@@ -8,8 +8,9 @@ import functools
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import arguments, stream
@@ -71,7 +72,7 @@ class WorldManager:
         self._worlds: dict[str, World] = {}
         self._making: set[str] = set()
         self._epochs: dict[str, int] = {}
-        self._callbacks: list[Callable[[BrokenWorldError], None]] = []
+        self._callbacks = _Callbacks()
         self._answered: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -88,6 +89,7 @@ class WorldManager:
         finally:
             for world in worlds:  # which a cancellation may have kept from it
                 await world.close(0.0)
+            await self._callbacks.end(_LINGER_S)
             self._loop = None
             await self.watchdog.close()
 
@@ -97,11 +99,15 @@ class WorldManager:
         made = [world for name, world in list(self._worlds.items()) if name not in self._making]
         return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
-    def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
-        """Call a function, in the event loop, with the error whenever a world breaks."""
+    def on_broken(self, callback: Callable[[BrokenWorldError], object]) -> None:
+        """Call a function, in the event loop, with the error whenever a world breaks.
+
+        A coroutine that it returns, as that of an ``async def``, runs as a task. Leaving the manager waits 2 s for such
+        tasks, and cancels those that have not ended.
+        """
         if not callable(callback):
             raise UsageError(f"invalid callback {callback!r:.80}: it must be a function of one error")
-        self._callbacks.append(callback)
+        self._callbacks.add(callback)
 
     async def initialize_world(
         self,
@@ -134,7 +140,7 @@ class WorldManager:
             Accepted for programs that were written for torch.distributed or MultiWorld. It chooses nothing: worlds
             carry host memory over TCP. A warning says so for one that stands for a link between devices.
         listener : socket.socket, optional
-            For rank 0: a listening, non-blocking socket at `addr` and `port`, which stays open. With it one port
+            For rank 0: a listening, non-blocking TCP socket at `addr` and `port`, which stays open. With it one port
             accepts the members of many worlds, one world after the other, and refuses no connection in between.
 
         Raises
@@ -148,8 +154,8 @@ class WorldManager:
         rank, size, port = (arguments.whole(*at) for at in (("rank", rank), ("size", size), ("port", port)))
         arguments.text("address", addr)
         timeout = arguments.seconds("timeout", timeout)
-        if listener is not None and not (isinstance(listener, socket.socket) and listener.gettimeout() == 0):
-            raise UsageError("invalid listener: it must be a listening, non-blocking socket")
+        if listener is not None:
+            stream.check_listener(listener)
         self._check(name, rank, size, port)
         self._answer(backend)
         clock = asyncio.get_running_loop().time
@@ -293,11 +299,7 @@ class WorldManager:
         if world.name in self._making:
             return
         _log.warning("%s", error)
-        for callback in self._callbacks:
-            try:
-                callback(error)
-            except Exception:
-                _log.exception("a callback of on_broken failed")
+        self._callbacks.call(error)
 
     def _peer_lost(self, identity: bytes, epoch: int, peer: int, cause: str, accused: int) -> None:
         for world in list(self._worlds.values()):
@@ -312,6 +314,46 @@ class WorldManager:
                 world.handle(world.state.lost, peer, cause, words)
             else:
                 world.reported(peer, accused, cause)
+
+
+class _Callbacks:
+    """The functions of `WorldManager.on_broken`, and the tasks of those that are coroutine functions."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[BrokenWorldError], object]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, callback: Callable[[BrokenWorldError], object]) -> None:
+        self._callbacks.append(callback)
+
+    def call(self, error: BrokenWorldError) -> None:
+        """Call all; what fails is logged."""
+        for callback in self._callbacks:
+            try:
+                answer = callback(error)
+            except Exception:
+                _log.exception("a callback of on_broken failed")
+            else:
+                if asyncio.iscoroutine(answer):
+                    task = asyncio.get_running_loop().create_task(_logged(answer))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+
+    async def end(self, seconds: float) -> None:
+        """Wait until the tasks have ended, but for the one that calls this; cancel those that take longer."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+async def _logged(answer: Coroutine[Any, Any, object]) -> None:
+    try:
+        await answer
+    except Exception:
+        _log.exception("a callback of on_broken failed")
 
 
 def only(worlds: Collection[str]) -> str:

@@ -129,6 +129,23 @@ def listen(address: str, port: int) -> socket.socket:
         return sock
 
 
+def check_listener(listener: object) -> None:
+    """Raise `UsageError` for anything but an open, listening, non-blocking TCP socket."""
+    wrong = ""
+    if not isinstance(listener, socket.socket):
+        wrong = "it is no socket"
+    elif listener.fileno() < 0:
+        wrong = "it is closed"
+    elif listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
+        wrong = "it is no TCP socket"
+    elif not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        wrong = "it does not listen"
+    elif listener.gettimeout() != 0:
+        wrong = "it blocks"
+    if wrong:
+        raise UsageError(f"invalid listener: {wrong}, expected a listening, non-blocking TCP socket")
+
+
 def bind_datagrams(address: str) -> socket.socket:
     """Open a UDP socket at an address, on a free port."""
     with closed_on_error(new_socket(address, socket.SOCK_DGRAM)) as sock:

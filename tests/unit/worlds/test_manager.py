@@ -123,6 +123,66 @@ def test_a_listening_socket_accepts_the_members_of_one_world_after_the_other(mon
     asyncio.run(main())
 
 
+def not_listening(kind=socket.SOCK_STREAM, family=socket.AF_INET):
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    if family == socket.AF_INET:
+        sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def closed():
+    listener = stream.listen("127.0.0.1", 0)
+    listener.close()
+    return listener
+
+
+def blocking():
+    listener = stream.listen("127.0.0.1", 0)
+    listener.setblocking(True)
+    return listener
+
+
+def connected():
+    with stream.listen("127.0.0.1", 0) as listener:
+        sock = socket.create_connection(listener.getsockname())
+    sock.setblocking(False)
+    return sock
+
+
+def of_a_file():
+    sock = not_listening(family=socket.AF_UNIX)
+    sock.bind("")  # a name of the kernel's choice, without a file
+    sock.listen()
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: not_listening(socket.SOCK_DGRAM), "it is no TCP socket"),
+        (lambda: not_listening(socket.SOCK_SEQPACKET, socket.AF_UNIX), "it is no TCP socket"),
+        (of_a_file, "it is no TCP socket"),
+        (closed, "it is closed"),
+        (not_listening, "it does not listen"),
+        (connected, "it does not listen"),
+        (blocking, "it blocks"),
+        (lambda: 3, "it is no socket"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_listener_that_accepts_nobody_is_refused(make, words, size):
+    async def main():
+        async with WorldManager() as made:
+            listener = make()
+            with pytest.raises(UsageError, match=f"invalid listener: {words}"):
+                await made.initialize_world("w", 0, size, timeout=60, listener=listener)
+            assert not made.worlds
+            if isinstance(listener, socket.socket):
+                listener.close()
+
+    asyncio.run(main())
+
+
 def test_every_address_of_a_name_has_to_be_allowed(monkeypatch):
     resolving_to(monkeypatch, "127.0.0.1", "192.0.2.1")
 
