@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.worlds import wire
 from ms_recover.worlds.stream import AGAIN
-from ms_recover.worlds.wire import CAUSES, FrameKind, Header, ProtocolError
+from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
 
 if TYPE_CHECKING:
     from ms_recover.worlds.world import Operation, World  # which imports this module
@@ -35,7 +35,6 @@ _DRAINS_IN_A_ROW = 64
 _INCOMING_CPU = getattr(socket, "SO_INCOMING_CPU", 49)  # Linux; the name is there from Python 3.11 on
 _own_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 _ABORT = FrameKind.ABORT  # an enumeration looks its members up slowly before Python 3.12
-_OF_A_DEPARTURE = (CAUSES.index("closed"), CAUSES.index("peer_reported"))
 
 
 class _Outgoing(NamedTuple):
@@ -250,6 +249,11 @@ class Link:
         if not self.closed and not self.left:
             self._lost("eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
 
+    def position(self) -> tuple[int, int, int]:
+        """How far this link has read: equal as long as nothing comes."""
+        left = 0 if self._target is None else len(self._target)
+        return self._world.state.frames_from(self.peer), left, self._end
+
     def read_rest(self) -> None:
         """Read and keep all that has come: the connection has failed, or another member says that this peer has."""
         if not self.closed and not self.left:
@@ -387,9 +391,9 @@ class Link:
                 header = wire.decode(self._data, start, end) if start < end else None
                 if header is None:
                     return
-                kind, _, shape, _, _, call, _, _, length, detail = header
+                kind, _, shape, _, _, call, _, _, length, _ = header
                 self._start = start = start + wire.FIXED_SIZE + 8 * len(shape)
-                if kind is _ABORT and detail in _OF_A_DEPARTURE and call != self.peer:
+                if kind is _ABORT and call != self.peer:
                     world.read_rest(call)
                 world.apply(world.state.header_received(self.peer, header, length <= end - start))
         except ProtocolError as error:

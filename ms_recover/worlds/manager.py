@@ -307,10 +307,11 @@ class WorldManager:
                 continue
             if peer == world.rank:
                 world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
-            elif peer == accused and cause in ("heartbeat", "eof"):
-                silence = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
-                words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+            elif peer == accused and cause == "eof":
+                world.dead(peer, f"rank {peer} is dead")
+            elif peer == accused and cause == "heartbeat":
                 world.read_rest(peer)
+                words = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
                 world.handle(world.state.lost, peer, cause, words)
             else:
                 world.reported(peer, accused, cause)

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
 _SOON_S = 1e-3
+_QUIET_S = 0.25
+"""Of a dead process, nothing more is under way when nothing has come for so long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -275,8 +277,23 @@ class World:
         for link in links.values():
             link.close()
 
+    def dead(self, peer: int, words: str, seen: tuple[int, int, int] | None = None) -> None:
+        """Break the world because a process is dead, once the connection ends, or no more of what it sent comes.
+
+        `seen` is the position of the link the last time that this looked.
+        """
+        self.read_rest(peer)
+        link = self._links.get(peer)
+        if link is None or not self.is_open:
+            return
+        position = link.position()
+        if position == seen:
+            self.handle(self.state.lost, peer, "eof", words)
+        else:
+            self.loop.call_later(_QUIET_S, self.dead, peer, words, position)
+
     def read_rest(self, peer: int) -> None:
-        """Read and keep all that has come from a peer that others have lost: it may have left in good order."""
+        """Read and keep all that has come from a peer that others have lost: it is still received."""
         link = self._links.get(peer)
         if link is not None:
             try:
