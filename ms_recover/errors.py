@@ -6,6 +6,7 @@
     ├── StorageError          (OSError)       1  reading or writing failed
     │   ├── PermissionDeniedError (PermissionError)  the operating system refuses this user
     │   └── SlowSourceError                      a server sends less than it has to
+    ├── StartError            (OSError)       1  this host cannot start a process that is needed
     ├── UsageError            (ValueError)    2  invalid argument or option
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
@@ -60,6 +61,12 @@ class PermissionDeniedError(StorageError, PermissionError):
 
 class SlowSourceError(StorageError):
     """A server that is there sends less than it has to; another source may do."""
+
+    exit_code = 1
+
+
+class StartError(MsRecoverError, OSError):
+    """A process that is needed cannot be started on this host, such as for want of processes or open files."""
 
     exit_code = 1
 

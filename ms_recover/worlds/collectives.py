@@ -82,6 +82,11 @@ async def barrier(_: Call) -> None:
     """Do nothing: a barrier is only the barrier that ends every collective."""
 
 
+async def meet(world: World) -> None:
+    """Exchange nothing with each member directly, so that it is known who has not answered; no barrier follows."""
+    await exchange(Call(world, 0, "barrier", 0, "sum"), [_NOTHING] * world.size)
+
+
 async def broadcast(call: Call, tensor: Raw | None) -> Raw:
     """Send the root's tensor to all; other members give a tensor to fill, or None."""
     above = schedules.parent(call.rank, call.size, call.root)

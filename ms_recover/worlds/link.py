@@ -245,6 +245,8 @@ class Link:
         self._loop.remove_writer(self._descriptor)
 
     def _write_failed(self, error: OSError) -> None:
+        if not self.closed:
+            self._loop.remove_writer(self._descriptor)
         self.read_rest()  # the other side may have sent the reason, or have left, before it closed
         if not self.closed and not self.left:
             self._lost("eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
@@ -368,7 +370,7 @@ class Link:
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
-        self._world.apply(self._world.state.lost(self.peer, cause, words))
+        self._world.lost(self.peer, cause, words)
 
     def take(self, target: memoryview) -> None:
         """Copy a payload that has come whole."""

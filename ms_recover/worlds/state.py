@@ -93,9 +93,9 @@ class WorldState:
         self._pending: dict[int, _Pending] = {}
         self._messages = 0
 
-    def waiting_for(self) -> int:
-        """Return the peer of the oldest pending operation, or this rank when there is none."""
-        return next((pending.peer for pending in self._pending.values()), self.rank)
+    def awaited(self) -> list[int]:
+        """Return the peers of pending operations, that of the oldest first."""
+        return list(dict.fromkeys(pending.peer for pending in self._pending.values()))
 
     def ended(self) -> Fault:
         """Return why operations fail."""

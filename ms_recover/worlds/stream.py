@@ -18,15 +18,21 @@ AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
 """Raised by a read that would block."""
 
 
-async def in_time(work: Coroutine[Any, Any, T], seconds: float, drop: Callable[[T], object] | None = None) -> T:
+async def in_time(
+    work: Coroutine[Any, Any, T],
+    seconds: float | None,
+    drop: Callable[[T], object] | None = None,
+    stop: asyncio.Future[None] | None = None,
+) -> T:
     """Return the result of a coroutine; raises `asyncio.TimeoutError` and cancels it when it takes longer.
 
-    A cancellation is never lost, as by ``asyncio.wait_for`` before Python 3.12 when the work ends at the same moment.
-    `drop` is called with a result that nobody gets then.
+    So it does when `stop` is done first. A cancellation is never lost, as by ``asyncio.wait_for`` before Python 3.12
+    when the work ends at the same moment. `drop` is called with a result that nobody gets then.
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
-        await asyncio.wait([task], timeout=seconds)
+        ends: list[asyncio.Future[Any]] = [task] if stop is None else [task, stop]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise asyncio.TimeoutError
