@@ -82,9 +82,17 @@ async def barrier(_: Call) -> None:
     """Do nothing: a barrier is only the barrier that ends every collective."""
 
 
-async def meet(world: World) -> None:
-    """Exchange nothing with each member directly, so that it is known who has not answered; no barrier follows."""
-    await exchange(Call(world, 0, "barrier", 0, "sum"), [_NOTHING] * world.size)
+async def meet(world: World, answers: list[Operation]) -> None:
+    """Exchange nothing with each member directly, so that it is known who has not answered; no barrier follows.
+
+    The receives are added to `answers`.
+    """
+    call = Call(world, 0, "barrier", 0, "sum")
+    answers += [call.post(peer) for peer in schedules.others(call.rank, call.size)]
+    for peer in schedules.others(call.rank, call.size):
+        await call.send(peer, _NOTHING)
+    for answer in answers:
+        await call.received(answer)
 
 
 async def broadcast(call: Call, tensor: Raw | None) -> Raw:

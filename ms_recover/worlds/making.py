@@ -12,7 +12,7 @@ from ms_recover.worlds import handshake
 from ms_recover.worlds.authentication import AcceptError, EndedError, Joined, JoinError
 from ms_recover.worlds.handshake import Hello, MessageType
 from ms_recover.worlds.instructions import Fault
-from ms_recover.worlds.world import World
+from ms_recover.worlds.world import Operation, World
 
 _MOST_NAMED = 8
 
@@ -35,10 +35,17 @@ class Making:
         """Returns the ranks that have not answered; none when no member was asked."""
         self.members: dict[int, Joined] = {}
         """Of rank 0: those who have joined and have no WELCOME yet."""
+        self.answers: list[Operation] = []
+        """The receives of the last step."""
         self.stopped: asyncio.Future[None] = loop.create_future()
         """Done when the world has ended."""
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when nothing of this is left."""
+
+    @property
+    def met(self) -> bool:
+        """Whether all have answered: the world is made, even if it breaks before this member's call returns."""
+        return bool(self.answers) and all(answer.ended and answer.fault is None for answer in self.answers)
 
     def tell(self, kind: MessageType, body: bytes) -> None:
         """Send a message to those who wait for the WELCOME, as far as it goes without waiting."""
@@ -56,6 +63,8 @@ class Making:
 
     def expire(self, timeout: float) -> None:
         """End the world because its time is over; the fault is of those who have not answered."""
+        if self.met:
+            return
         ranks = self.awaited()
         silent = f"{_named(ranks)} did not answer" if ranks else ""
         words = [f"not all members joined within {round(timeout, 3):g} s", silent, self.stage]

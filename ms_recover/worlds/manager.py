@@ -183,7 +183,7 @@ class WorldManager:
         timer = world.loop.call_later(timeout, making.expire, timeout)
         try:
             await stream.in_time(self._make(making, addr, port, listener), None, stop=making.stopped)
-            if world.error is not None:
+            if world.error is not None and not making.met:
                 raise world.error
         except BaseException as error:
             self._discard(making, earlier, making.fault(error))
@@ -195,6 +195,8 @@ class WorldManager:
             del self._making[name]
             if not making.over.done():  # a cancellation of those who wait for it cancels it
                 making.over.set_result(None)
+        if world.error is not None:
+            self._world_ended(world, world.error)
 
     async def remove_world(self, name: str) -> None:
         """Leave a world in good order, or forget a broken one.
@@ -287,6 +289,9 @@ class WorldManager:
             if agreed.listener is not None:
                 opened.enter_context(agreed.listener)
             await self._connect(making, agreed)
+            if not world.is_open:
+                agreed.heartbeats.close()
+                return
             epoch, _, members = agreed.welcome
             peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
             interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
@@ -305,12 +310,12 @@ class WorldManager:
         else:
             await welcome_members(making, agreed, self._security)
         making.stage, making.awaited = "", world.unanswered
-        await meet(world)
+        await meet(world, making.answers)
 
     def _discard(self, making: Making, earlier: World | None, fault: Fault) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
         making.world.break_world(fault)
-        del self._worlds[making.world.name]
+        self._worlds.pop(making.world.name, None)
         if earlier is not None:
             self._worlds[making.world.name] = earlier
 
@@ -320,6 +325,8 @@ class WorldManager:
             return
         self.watchdog.leave(world.identity, world.epoch, error.cause, error.rank)
         making = self._making.get(world.name)
+        if making is not None and making.met:
+            return  # this is called again, once the call has returned: what has come can be received
         if making is not None:
             making.stop(Fault(error.rank, error.cause, error.words))
             return

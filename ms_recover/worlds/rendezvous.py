@@ -112,8 +112,12 @@ async def host_rendezvous(
         acceptor = Acceptor(listener, security.token, security, admit, lambda words: setattr(making, "stage", words))
         await acceptor.accept_during(all_joined())
         addresses = [MemberAddress(address, port, heartbeats.getsockname()[1], hello.heartbeat)]
-        for _, (sock, other, _) in sorted(members.items()):
-            addresses.append(MemberAddress(sock.getpeername()[0], other.port, other.heartbeat_port, other.heartbeat))
+        for rank, (sock, other, _) in sorted(members.items()):
+            try:
+                host = sock.getpeername()[0]
+            except OSError as error:
+                raise _gone(rank, error) from error
+            addresses.append(MemberAddress(host, other.port, other.heartbeat_port, other.heartbeat))
         epoch = max(hello.epoch, *(joined.hello.epoch for joined in members.values()))
         welcome = Welcome(epoch, make_nonce(), tuple(addresses))
         return Agreed(welcome, _world_key(hello.world, welcome, security), heartbeats)
@@ -128,7 +132,7 @@ async def welcome_members(making: Making, agreed: Agreed, security: Security) ->
         try:
             await authentication.send_message(joined.sock, MessageType.WELCOME, mac + body)
         except OSError as error:
-            raise EndedError(Fault(rank, "eof", f"rank {rank} is gone: {describe(error)}")) from error
+            raise _gone(rank, error) from error
         del making.members[rank]
         making.world.connect(rank, joined.sock)
 
@@ -170,8 +174,7 @@ async def _join(making: Making, address: str, port: int, security: Security) -> 
         except (OSError, ProtocolError) as error:
             if not admitted or isinstance(error, BusyError):
                 raise
-            cause = "eof" if isinstance(error, OSError) else "protocol"
-            raise EndedError(Fault(0, cause, f"rank 0 is gone: {describe(error)}")) from error
+            raise _gone(0, error) from error
     making.stage = "all members joined, but not all are connected with each other"
     return Agreed(welcome, _world_key(hello.world, welcome, security), heartbeats, listener, sock)
 
@@ -268,9 +271,13 @@ async def _connect_peer(
         return (await connect(member.host, member.port, hello, key, security))[0]
     except (JoinError, OSError, ProtocolError) as error:
         await asyncio.sleep(REPORT_S)  # the one that gives up says why to rank 0, which ends this
-        cause = "eof" if isinstance(error, OSError) else "protocol"
-        words = f"rank {peer} cannot be reached at {member.host}:{member.port}: {describe(error)}"
-        raise EndedError(Fault(peer, cause, words)) from error
+        raise _gone(peer, error) from error
+
+
+def _gone(rank: int, error: Exception) -> EndedError:
+    """Return the error of a world that ends because a member cannot be reached."""
+    cause = "eof" if isinstance(error, OSError) else "protocol"
+    return EndedError(Fault(rank, cause, f"rank {rank} cannot be reached any more: {describe(error)}"))
 
 
 def _world_key(world: str, welcome: Welcome, security: Security) -> bytes:

@@ -18,7 +18,10 @@ from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import WorldManager
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # other tests may have left threads
+]
 LONG = 120
 TAGS = (0, 5)
 SIZES = (0, 1, 1000, 1 << 16, (1 << 16) + 1, 300_000, 3_000_000)

@@ -20,7 +20,10 @@ from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import WorldManager, manager
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # other tests may have left threads
+]
 LONG = 300.0
 SOON = 30.0
 """Far less than LONG, and far more than the others need on a busy machine."""

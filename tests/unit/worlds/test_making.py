@@ -1,6 +1,7 @@
 """Worlds that are being made: ports that make another one, managers that are left, and helpers that do not start."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, StartError, UsageError
-from ms_recover.worlds import WorldManager, stream
+from ms_recover.worlds import WorldManager, rendezvous, stream
 
 LONG = 600.0
 
@@ -194,6 +195,44 @@ def test_a_helper_that_cannot_be_started_is_a_start_error_there_and_closed_by_th
         else:
             assert error.words.startswith("rank")
             assert f"closed of rank {failing}" in error.words or f"peer_reported of rank {failing}" in error.words
+
+
+HOST = """
+import asyncio
+from ms_recover.worlds import WorldManager
+
+async def main():
+    async with WorldManager() as made:
+        await made.initialize_world("w", 0, 3, port={port}, timeout=600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.processes
+def test_in_a_timeout_rank_0_is_at_fault_when_it_is_frozen_itself(port, monkeypatch):
+    """It has said that it waits for rank 2, some time ago."""
+    monkeypatch.setattr(rendezvous, "_SILENT_S", 1.5)
+    at = port()
+
+    async def main(process):
+        async with WorldManager() as made:
+            making = asyncio.ensure_future(made.initialize_world("w", 1, 3, port=at, timeout=60))
+            await until(lambda: "w" in made._making and "waits for rank 2" in made._making["w"].stage)
+            process.send_signal(signal.SIGSTOP)
+            await until(lambda: made._making["w"].awaited() == [0])
+            made._making["w"].expire(60)  # its time limit
+            with pytest.raises(BrokenWorldError) as caught:
+                await making
+            return caught.value
+
+    with subprocess.Popen([sys.executable, "-c", HOST.format(port=at)]) as process:
+        try:
+            error = asyncio.run(main(process))
+        finally:
+            process.kill()
+    assert (error.rank, error.cause) == (0, "timeout")
+    assert "rank 0 did not answer" in error.words
 
 
 def test_a_start_error_is_an_error_of_the_system_and_of_this_package():
