@@ -29,10 +29,10 @@ from ms_recover.worlds.authentication import (
     connect,
 )
 from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpose, Welcome
-from ms_recover.worlds.instructions import Fault, Key
+from ms_recover.worlds.instructions import Fault
 from ms_recover.worlds.making import Making, tell
 from ms_recover.worlds.security import Security, describe, make_nonce, prove
-from ms_recover.worlds.wire import FrameKind, ProtocolError
+from ms_recover.worlds.wire import ProtocolError
 from ms_recover.worlds.world import REPORT_S
 
 _MAC_BYTES = 32
@@ -43,8 +43,6 @@ _GROWTH = 1.5
 _WAITING_S = 1.0
 """Time between two WAITING of rank 0."""
 _SILENT_S = 3.0
-_SIGN = (1 << 32) - 1
-"""The number of the call of a frame that only shows that its sender is there."""
 
 
 class Agreed(NamedTuple):
@@ -102,8 +100,9 @@ async def host_rendezvous(
                 told, again = ranks[0], loop.time() + _WAITING_S
                 making.tell(MessageType.WAITING, handshake.pack_waiting(told))
             arrived.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await stream.in_time(arrived.wait(), max(again - loop.time(), 0.001))
+            timer = loop.call_at(again, arrived.set)
+            await arrived.wait()
+            timer.cancel()
             for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
                 members.pop(rank).sock.close()
 
@@ -250,18 +249,11 @@ async def connect_members(making: Making, agreed: Agreed, security: Security) ->
 
     assert agreed.listener is not None
     acceptor = Acceptor(agreed.listener, agreed.key, security, admit, lambda words: setattr(making, "stage", words))
-    sign = asyncio.get_running_loop().create_task(_give_sign(making))
+    sign = world.loop.call_later(_WAITING_S, world.give_sign, 0)  # which cannot see who keeps others waiting
     try:
         await acceptor.accept_during(all_connected())
     finally:
         sign.cancel()
-        await asyncio.gather(sign, return_exceptions=True)
-
-
-async def _give_sign(making: Making) -> None:
-    """When connecting takes long, show rank 0, which has all its connections, that others do not answer."""
-    await asyncio.sleep(_WAITING_S)
-    await making.world.send(0, Key(FrameKind.PART, 0, _SIGN), 0, "", (), memoryview(b""))
 
 
 async def _connect_peer(

@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
 _SOON_S = 1e-3
+_SIGN = Key(FrameKind.PART, 0, (1 << 32) - 1)
 REPORT_S = 1.0
 """While a world is made, the time in which rank 0 may report why a member is gone."""
 _QUIET_S = 0.25
@@ -289,6 +290,11 @@ class World:
         links, self._links = self._links, {}
         for link in links.values():
             link.close()
+
+    def give_sign(self, peer: int) -> None:
+        """Show a peer that this member is there, by a frame that nobody receives."""
+        if self.is_open:
+            self._transmit(peer, _SIGN, 0, "", (), memoryview(b""))
 
     def lost(self, peer: int, cause: str, words: str) -> None:
         """Break the world because the connection to a peer has ended.
