@@ -7,6 +7,7 @@
     │   ├── PermissionDeniedError (PermissionError)  the operating system refuses this user
     │   ├── SlowSourceError                      a server sends less than it has to
     │   └── NotSavedError                        a step of a split model is done, and its slices were not saved
+    ├── StartError            (OSError)       1  this host cannot start a process that is needed
     ├── UsageError            (ValueError)    2  invalid argument or option
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
@@ -88,6 +89,12 @@ class NotSavedError(StorageError):
 
     def __reduce__(self) -> tuple[type[NotSavedError], tuple[str, int, int, Any]]:
         return type(self), (str(self), self.step, self.saved, self.loss)
+
+
+class StartError(MsRecoverError, OSError):
+    """A process that is needed cannot be started on this host, such as for want of processes or open files."""
+
+    exit_code = 1
 
 
 class UsageError(MsRecoverError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.tensors.memory import is_tensor
+from ms_recover.tensors.memory import is_tensor, refuse_masked
 
 DEEPEST = 64
 """Most containers within each other."""
@@ -30,7 +30,7 @@ def flatten(value: Any, shared: set[int] | None = None) -> tuple[Any, list[Any]]
     everything else is a list that starts with its kind: ``["tuple", ...]``, ``["list", ...]``,
     ``["dict", [key, value], ...]``, ``["tensor", index]``, ``["complex", real, imaginary]``. Named tuples become plain.
     What is in a `Shared` is taken apart where a set is given, which gets the indexes of its tensors. Raises UsageError
-    when the value contains other types than these, or is nested too deeply.
+    when the value contains other types than these or a masked array, or is nested too deeply.
     """
     leaves: list[Any] = []
     return _flatten(value, leaves, shared, 0), leaves
@@ -74,6 +74,7 @@ def _flatten(value: Any, leaves: list[Any], shared: set[int] | None, depth: int)
     if isinstance(value, complex):
         return ["complex", value.real, value.imag]
     if is_leaf(value):
+        refuse_masked(value)
         leaves.append(value)
         return ["tensor", len(leaves) - 1]
     if isinstance(value, tuple | list):

@@ -38,6 +38,12 @@ def is_tensor(value: object) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
+def refuse_masked(value: object) -> None:
+    """Raise `UsageError` for a masked array: bytes and type have no place for its mask."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError("a masked array would lose its mask: give array.filled(...), or its data and its mask apart")
+
+
 def memory_of(tensor: Any) -> npt.NDArray[Any] | None:
     """Return the memory of a tensor, with its shape and strides, as unsigned numbers of its elements' size.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ms_recover.stores.credentials import reason
 from ms_recover.worlds import handshake, stream
 from ms_recover.worlds.handshake import NONCE_BYTES, Hello, MessageType
+from ms_recover.worlds.instructions import Fault
 from ms_recover.worlds.security import Security, describe, make_nonce, prove
 from ms_recover.worlds.wire import ProtocolError
 
@@ -42,6 +43,24 @@ class AcceptError(JoinError):
     """Accepting connections ended with an unexpected error of this member."""
 
 
+class EndedError(JoinError):
+    """The world will not be made, with the fault for which it ends."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.words)
+        self.fault = fault
+
+
+class BusyError(ConnectionError):
+    """The other side refuses this member for now: another attempt may succeed."""
+
+
+class Busy(str):
+    """A reason to refuse a connection for now."""
+
+    __slots__ = ()
+
+
 OnStatus = Callable[[str], None]
 """Called with each failed attempt and each stage reached, for the message of a later timeout."""
 
@@ -60,14 +79,28 @@ async def send_message(sock: socket.socket, kind: MessageType, body: bytes) -> N
 
 
 async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> bytes:
-    """Receive the body of one handshake message, at most `limit` bytes; a REFUSED raises `HandshakeRefusedError`."""
-    actual, length = handshake.unpack_preamble(await stream.read_exactly(sock, handshake.PREAMBLE_SIZE), limit)
-    body = await stream.read_exactly(sock, length)
-    if actual is MessageType.REFUSED:
-        raise HandshakeRefusedError(f"refused: {body.decode(errors='replace')}")
+    """Receive the body of one handshake message, at most `limit` bytes; raises as `read_any`."""
+    actual, body = await read_any(sock, limit)
     if actual is not kind:
         raise ProtocolError(f"received {actual.name}, expected {kind.name}")
     return body
+
+
+async def read_any(sock: socket.socket, limit: int) -> tuple[MessageType, bytes]:
+    """Receive type and body of one handshake message, of at most `limit` bytes.
+
+    A REFUSED raises `HandshakeRefusedError`, a BUSY `BusyError`, and an ENDED `EndedError`.
+    """
+    kind, length = handshake.unpack_preamble(await stream.read_exactly(sock, handshake.PREAMBLE_SIZE), limit)
+    body = await stream.read_exactly(sock, length)
+    if kind is MessageType.REFUSED:
+        raise HandshakeRefusedError(f"refused: {body.decode(errors='replace')}")
+    if kind is MessageType.BUSY:
+        raise BusyError(f"refused for now: {body.decode(errors='replace')}")
+    if kind is MessageType.ENDED:
+        accused, words = handshake.unpack_ended(body)
+        raise EndedError(Fault(accused, "peer_reported", f"rank 0 reports: {words}"))
+    return kind, body
 
 
 async def connect(address: str, port: int, hello: Hello, key: bytes, security: Security) -> tuple[socket.socket, bytes]:
@@ -106,8 +139,8 @@ async def connect(address: str, port: int, hello: Hello, key: bytes, security: S
 class Acceptor:
     """Accepts connections at a listener, which stays open; authenticates them and refuses all others.
 
-    `admit` is called with each authenticated connection and returns the reason to refuse it, or None. `on_status` is
-    called with the reason of each refusal.
+    `admit` is called with each authenticated connection and returns the reason to refuse it, `Busy` for now, or None.
+    `on_status` is called with the reason of each refusal.
     """
 
     def __init__(
@@ -200,7 +233,8 @@ class Acceptor:
                 _log.exception("a handshake failed")
                 refusal = f"the handshake failed: {type(error).__name__}"  # its text is not for everyone
             if refusal is not None:
-                await send_message(sock, MessageType.REFUSED, refusal.encode()[:255])
+                kind = MessageType.BUSY if isinstance(refusal, Busy) else MessageType.REFUSED
+                await send_message(sock, kind, refusal.encode()[:255])
                 with contextlib.suppress(OSError):
                     sock.recv(1 << 16)  # a close with unread bytes would reset the connection and lose the REFUSED
                 raise ProtocolError(refusal)

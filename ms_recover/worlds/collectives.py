@@ -82,6 +82,19 @@ async def barrier(_: Call) -> None:
     """Do nothing: a barrier is only the barrier that ends every collective."""
 
 
+async def meet(world: World, answers: list[Operation]) -> None:
+    """Exchange nothing with each member directly, so that it is known who has not answered; no barrier follows.
+
+    The receives are added to `answers`.
+    """
+    call = Call(world, 0, "barrier", 0, "sum")
+    answers += [call.post(peer) for peer in schedules.others(call.rank, call.size)]
+    for peer in schedules.others(call.rank, call.size):
+        await call.send(peer, _NOTHING)
+    for answer in answers:
+        await call.received(answer)
+
+
 async def broadcast(call: Call, tensor: Raw | None) -> Raw:
     """Send the root's tensor to all; other members give a tensor to fill, or None."""
     above = schedules.parent(call.rank, call.size, call.root)

@@ -86,8 +86,8 @@ class WorldCommunicator:
         """Receive the next tensor from a rank with this tag: ``recv(src)``, or ``recv(tensor, src)`` to fill `tensor`.
 
         A given `tensor`, or `out`, an array, tensor or writable buffer, is filled and returned; another type or shape
-        than the sent tensor's breaks the world. When a world broke because a member left in good order, messages that
-        had arrived before can still be received.
+        than the sent tensor's breaks the world. Messages that had arrived before a world broke can still be received,
+        unless an invalid frame or this process itself broke it.
         """
         out, src = _destination(tensor, src, out)
         member = self._open(world, tag, src, broken_too=True)

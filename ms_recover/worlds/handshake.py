@@ -6,7 +6,8 @@
       HELLO  name and rank, world, a nonce      -->
                                                 <--  CHALLENGE  a nonce, HMAC(key, "host", HELLO, nonce)
       PROOF  HMAC(key, "guest", HELLO, nonce)   -->
-                                                <--  WELCOME or REFUSED
+                                                <--  WAITING, again and again
+                                                <--  WELCOME, REFUSED, BUSY or ENDED
 
 Each message is ``MSRH``, version, type and a length of at most 64 KiB. The accepting side reads at most 1 KiB before
 the other side is authenticated.
@@ -24,12 +25,14 @@ NONCE_BYTES = 32
 MAX_UNAUTHENTICATED = 1024
 MAX_MESSAGE = 1 << 16
 MAX_NAME = 255
+_MAX_WORDS = 1024
 MAX_SIZE = 1024
 _MAGIC = b"MSRH"
 _PREAMBLE = struct.Struct("!4sBBH")
 _HELLO = struct.Struct("!BIIIHHI32sB")
 _WELCOME = struct.Struct("!I32sI")
 _MEMBER = struct.Struct("!HHIB")
+_RANK = struct.Struct("!I")
 PREAMBLE_SIZE = _PREAMBLE.size
 
 
@@ -41,6 +44,12 @@ class MessageType(IntEnum):
     PROOF = 3
     WELCOME = 4
     REFUSED = 5
+    BUSY = 6
+    """Refused for now: the address makes another world at the moment."""
+    WAITING = 7
+    """From rank 0: the member that joined waits for the others."""
+    ENDED = 8
+    """From rank 0: the world will not be made."""
 
 
 class Purpose(IntEnum):
@@ -99,7 +108,7 @@ def unpack_preamble(data: bytes, limit: int) -> tuple[MessageType, int]:
         raise ProtocolError("not a handshake")
     if version != VERSION:
         raise ProtocolError(f"handshake of version {version}, expected {VERSION}")
-    if not 1 <= kind <= 5 or length > limit:
+    if not 1 <= kind <= len(MessageType) or length > limit:
         raise ProtocolError(f"invalid handshake message of type {kind} and {length} bytes")
     return MessageType(kind), length
 
@@ -146,6 +155,30 @@ def unpack_welcome(data: bytes) -> Welcome:
     if at != len(data):
         raise ProtocolError(f"invalid WELCOME: {len(data)} bytes, expected {at}")
     return Welcome(epoch, nonce, tuple(members))
+
+
+def pack_waiting(missing: int) -> bytes:
+    """Encode a WAITING with the lowest rank that is missing, or 0."""
+    return _RANK.pack(missing)
+
+
+def unpack_waiting(data: bytes) -> int:
+    """Decode a WAITING."""
+    if len(data) != _RANK.size:
+        raise ProtocolError(f"invalid WAITING of {len(data)} bytes")
+    return int(_RANK.unpack(data)[0])
+
+
+def pack_ended(accused: int, words: str) -> bytes:
+    """Encode an ENDED with the rank at fault and the reason, cut to 1 KiB."""
+    return _RANK.pack(accused) + words.encode()[:_MAX_WORDS]
+
+
+def unpack_ended(data: bytes) -> tuple[int, str]:
+    """Decode an ENDED."""
+    if not _RANK.size <= len(data) <= _RANK.size + _MAX_WORDS:
+        raise ProtocolError(f"invalid ENDED of {len(data)} bytes")
+    return int(_RANK.unpack_from(data)[0]), data[_RANK.size :].decode(errors="replace")
 
 
 def _text(data: bytes) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.worlds import silence, wire
 from ms_recover.worlds.stream import AGAIN
-from ms_recover.worlds.wire import CAUSES, FrameKind, Header, ProtocolError
+from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
 
 if TYPE_CHECKING:
     from ms_recover.worlds.world import Operation, World  # which imports this module
@@ -39,7 +39,6 @@ _MAX_REPEATED = 10
 _INCOMING_CPU = getattr(socket, "SO_INCOMING_CPU", 49)  # Linux; the name is there from Python 3.11 on
 _own_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 _ABORT = FrameKind.ABORT  # an enumeration looks its members up slowly before Python 3.12
-_OF_A_DEPARTURE = (CAUSES.index("closed"), CAUSES.index("peer_reported"))
 
 
 class _Outgoing(NamedTuple):
@@ -255,6 +254,8 @@ class Link:
         self._loop.remove_writer(self._descriptor)
 
     def _write_failed(self, error: OSError) -> None:
+        if not self.closed:
+            self._loop.remove_writer(self._descriptor)
         self.read_rest()  # the other side may have sent the reason, or have left, before it closed
         if self.closed or self.left:
             return
@@ -262,6 +263,11 @@ class Link:
             self._lost("eof", str(error))
         else:
             self._failed(error)
+
+    def position(self) -> tuple[int, int, int]:
+        """How far this link has read: equal as long as nothing comes."""
+        left = 0 if self._target is None else len(self._target)
+        return self._world.state.frames_from(self.peer), left, self._end
 
     def read_rest(self) -> None:
         """Read and keep all that has come: the connection has failed, or another member says that this peer has."""
@@ -421,7 +427,7 @@ class Link:
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
-        self._world.apply(self._world.state.lost(self.peer, cause, words))
+        self._world.lost(self.peer, cause, words)
 
     def take(self, target: memoryview) -> None:
         """Copy a payload that has come whole."""
@@ -444,9 +450,9 @@ class Link:
                 header = wire.decode(self._data, start, end) if start < end else None
                 if header is None:
                     return
-                kind, _, shape, _, _, call, _, _, length, detail = header
+                kind, _, shape, _, _, call, _, _, length, _ = header
                 self._start = start = start + wire.FIXED_SIZE + 8 * len(shape)
-                if kind is _ABORT and detail in _OF_A_DEPARTURE and call != self.peer:
+                if kind is _ABORT and call != self.peer:
                     world.read_rest(call)
                 world.apply(world.state.header_received(self.peer, header, length <= end - start))
         except ProtocolError as error:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import logging
 import socket
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
-from ms_recover.errors import BrokenWorldError, UsageError
+from ms_recover.errors import BrokenWorldError, StartError, UsageError
 from ms_recover.worlds import arguments, stream
-from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
+from ms_recover.worlds.authentication import JoinError
+from ms_recover.worlds.collectives import meet
 from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
 from ms_recover.worlds.instructions import Fault
-from ms_recover.worlds.rendezvous import host_rendezvous, join_rendezvous
+from ms_recover.worlds.making import Making
+from ms_recover.worlds.rendezvous import Agreed, connect_members, host_rendezvous, join_rendezvous, welcome_members
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.watchdog import WatchDog
 from ms_recover.worlds.world import World
@@ -25,6 +28,7 @@ from ms_recover.worlds.world import World
 _log = logging.getLogger(__name__)
 _LINGER_S = 2.0
 _HEARTBEATS_PER_LIMIT = 10
+_FAILURES = (JoinError, OSError, ValueError, asyncio.TimeoutError)
 DEVICE_LINKS = ("hccl", "nccl")
 """Backends of other libraries that connect devices without the host."""
 CARRIER = "worlds carry host memory over TCP, and tensors of devices cross the host"
@@ -68,11 +72,12 @@ class WorldManager:
             raise UsageError(f"invalid security {security!r:.80}: it must be a Security")
         self._security = Security.from_environment() if security is None else security
         self.watchdog = WatchDog(heartbeat, self._peer_lost)
-        self.communicator = WorldCommunicator(self._find)
+        self.communicator = WorldCommunicator(self._made)
         self._worlds: dict[str, World] = {}
-        self._making: set[str] = set()
+        self._making: dict[str, Making] = {}
+        self._leaving = False
         self._epochs: dict[str, int] = {}
-        self._callbacks: list[Callable[[BrokenWorldError], None]] = []
+        self._callbacks = _Callbacks()
         self._answered: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -81,15 +86,23 @@ class WorldManager:
 
     async def __aexit__(self, *_: object) -> None:
         self._use_loop()
-        worlds, self._worlds = list(self._worlds.values()), {}
+        self._leaving = True
+        makings = list(self._making.values())
+        worlds = [world for name, world in self._worlds.items() if name not in self._making]
         for world in worlds:
             world.handle(world.state.closed)
+        for making in makings:
+            making.world.break_world(
+                making.own(f"rank {making.world.rank} left its WorldManager while it made the world")
+            )
         try:
-            await asyncio.gather(*(world.close(_LINGER_S) for world in worlds))
+            await asyncio.gather(*(world.close(_LINGER_S) for world in worlds), *(making.over for making in makings))
+            await self._callbacks.end(_LINGER_S)
         finally:
             for world in worlds:  # which a cancellation may have kept from it
                 await world.close(0.0)
-            self._loop = None
+            self._worlds.clear()
+            self._loop, self._leaving = None, False
             await self.watchdog.close()
 
     @property
@@ -98,11 +111,15 @@ class WorldManager:
         made = [world for name, world in list(self._worlds.items()) if name not in self._making]
         return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
-    def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
-        """Call a function, in the event loop, with the error whenever a world breaks."""
+    def on_broken(self, callback: Callable[[BrokenWorldError], object]) -> None:
+        """Call a function, in the event loop, with the error whenever a world breaks.
+
+        A coroutine that it returns, as that of an ``async def``, runs as a task. Leaving the manager waits 2 s for such
+        tasks, and cancels those that have not ended.
+        """
         if not callable(callback):
             raise UsageError(f"invalid callback {callback!r:.80}: it must be a function of one error")
-        self._callbacks.append(callback)
+        self._callbacks.add(callback)
 
     async def initialize_world(
         self,
@@ -135,59 +152,52 @@ class WorldManager:
             Accepted for programs that were written for torch.distributed or MultiWorld. It chooses nothing: worlds
             carry host memory over TCP. A warning says so for one that stands for a link between devices.
         listener : socket.socket, optional
-            For rank 0: a listening, non-blocking socket at `addr` and `port`, which stays open. With it one port
+            For rank 0: a listening, non-blocking TCP socket at `addr` and `port`, which stays open. With it one port
             accepts the members of many worlds, one world after the other, and refuses no connection in between.
 
         Raises
         ------
         UsageError
             When an argument is invalid, the name is in use, or the address is not loopback and there is no token.
+        StartError
+            When this host cannot start the heartbeat helper.
         BrokenWorldError
-            When not all members joined in time, or rank 0 refused this member.
+            When not all members joined in time, a member gave up or died, rank 0 refused this member, or the manager is
+            left meanwhile. `rank` is the one that did not answer or gave up first.
         """
         self._use_loop()
+        if self._leaving:
+            raise UsageError("the WorldManager is being left: make no world in it any more")
         rank, size, port = (arguments.whole(*at) for at in (("rank", rank), ("size", size), ("port", port)))
         arguments.text("address", addr)
         timeout = arguments.seconds("timeout", timeout)
-        if listener is not None and not (isinstance(listener, socket.socket) and listener.gettimeout() == 0):
-            raise UsageError("invalid listener: it must be a listening, non-blocking socket")
+        if listener is not None:
+            stream.check_listener(listener)
         self._check(name, rank, size, port)
         self._answer(backend)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-        status = deque[str](maxlen=1)
-        try:
-            addresses = await stream.in_time(stream.resolve(addr), timeout)
-        except asyncio.TimeoutError as error:
-            words = f"looking up {addr!r} took longer than {round(timeout, 3):g} s"
-            raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
-        for address in addresses:
-            self._security.allow(address)
-        self._check(name, rank, size, port)
-        earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
         world = World(name, rank, size, self._world_ended, self.watchdog.forget)
-        self._making.add(name)
-        self._worlds[name] = world
+        heartbeat = int(self.watchdog.heartbeat * 1000)
+        making = Making(world, Hello(Purpose.RENDEZVOUS, epoch, rank, size, 0, 0, heartbeat, b"", name))
+        earlier, self._worlds[name] = self._worlds.get(name), world
+        self._making[name] = making
+        timer = world.loop.call_later(timeout, making.expire, timeout)
         try:
-            making = self._make(world, addresses, port, listener, status.append)
-            await stream.in_time(making, max(deadline - clock(), 0.001))
-        except (JoinError, OSError, ValueError, asyncio.TimeoutError) as error:
-            accused, cause, words = 0, "protocol", str(error)
-            if isinstance(error, asyncio.TimeoutError):
-                cause, words = "timeout", "; ".join([f"not all members joined within {round(timeout, 3):g} s", *status])
-            elif isinstance(error, OSError):
-                cause = "eof"
-            elif isinstance(error, AcceptError):
-                accused, cause = rank, "closed"
-            self._discard(world, earlier, cause)
-            if isinstance(error, BrokenWorldError | UsageError):
+            await stream.in_time(self._make(making, addr, port, listener), None, stop=making.stopped)
+            if world.error is not None and not making.met:
+                raise world.error
+        except BaseException as error:
+            self._discard(making, earlier, making.fault(error))
+            if isinstance(error, UsageError | StartError) or not isinstance(error, _FAILURES):
                 raise
-            raise BrokenWorldError(name, epoch, accused, cause, words) from error
-        except BaseException:
-            self._discard(world, earlier, "closed")
-            raise
-        self._making.discard(name)
+            raise making.error(epoch) from error
+        finally:
+            timer.cancel()
+            del self._making[name]
+            if not making.over.done():  # a cancellation of those who wait for it cancels it
+                making.over.set_result(None)
+        if world.error is not None:
+            self._world_ended(world, world.error)
 
     async def remove_world(self, name: str) -> None:
         """Leave a world in good order, or forget a broken one.
@@ -254,52 +264,76 @@ class WorldManager:
         except (KeyError, TypeError):
             raise UsageError(f"there is no world {name!r:.80}") from None
 
-    async def _make(
-        self, world: World, addresses: Sequence[str], port: int, listener: socket.socket | None, on_status: OnStatus
-    ) -> None:
-        epoch = self._next_epoch(world.name)
-        if world.size == 1:
-            self._epochs[world.name] = epoch
-            world.open(epoch, {})
-            return
-        heartbeat = int(self.watchdog.heartbeat * 1000)
-        hello = Hello(Purpose.RENDEZVOUS, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
-        if world.rank:
-            joining = join_rendezvous(addresses, port, hello, self._security, on_status)
-        else:
-            joining = host_rendezvous(addresses[0], port, listener, hello, self._security, on_status)
-        (epoch, _, members), key, sockets, heartbeats = await joining
-        on_status("all members joined, but not all are connected with each other")
-        self._epochs[world.name] = epoch
-        with stream.closed_on_error(heartbeats):
-            world.open(epoch, sockets)
-            await self.communicator.barrier(world=world.name)
-        peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
-        interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
-        # Last, because the start of the first helper takes as long as all the rest.
-        look = functools.partial(world.look, self.watchdog.heartbeat)
-        self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats, look)
+    def _made(self, name: str | None) -> World:
+        world = self._find(name)
+        if world.name in self._making:
+            raise UsageError(f"world {world.name!r} is still being made")
+        return world
 
-    def _discard(self, world: World, earlier: World | None, cause: str) -> None:
+    async def _make(self, making: Making, addr: str, port: int, listener: socket.socket | None) -> None:
+        world = making.world
+        making.stage, making.awaited = f"{addr!r} is being looked up", list
+        addresses = await stream.resolve(addr)
+        for address in addresses:
+            self._security.allow(address)
+        making.stage, making.awaited = "", lambda: [0]
+        if world.size == 1:
+            world.form(making.hello.epoch)
+            self._epochs[world.name] = world.epoch
+            return
+        if world.rank:
+            agreed = await join_rendezvous(making, addresses, port, self._security)
+        else:
+            agreed = await host_rendezvous(making, addresses[0], port, listener, self._security)
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(stream.closed_on_error(agreed.heartbeats))
+            if agreed.listener is not None:
+                opened.enter_context(agreed.listener)
+            await self._connect(making, agreed)
+            if not world.is_open:
+                agreed.heartbeats.close()
+                return
+            epoch, _, members = agreed.welcome
+            peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
+            interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
+            look = functools.partial(world.look, self.watchdog.heartbeat)
+            self.watchdog.watch(world.identity, epoch, world.rank, agreed.key, peers, interval, agreed.heartbeats, look)
+
+    async def _connect(self, making: Making, agreed: Agreed) -> None:
+        """Connect with all members, and wait until each has connected with all."""
+        world, epoch = making.world, agreed.welcome.epoch
+        world.form(epoch)
+        self._epochs[world.name] = epoch
+        if agreed.first is not None:
+            world.connect(0, agreed.first)
+        self.watchdog.start()  # takes its time while the members connect
+        if world.rank:
+            await connect_members(making, agreed, self._security)
+        else:
+            await welcome_members(making, agreed, self._security)
+        making.stage, making.awaited = "", world.unanswered
+        await meet(world, making.answers)
+
+    def _discard(self, making: Making, earlier: World | None, fault: Fault) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
-        world.break_world(Fault(world.rank, cause, "the world could not be made"))
-        self._making.discard(world.name)
-        if self._worlds.pop(world.name, None) is not None and earlier is not None:
-            self._worlds[world.name] = earlier
+        making.world.break_world(fault)
+        self._worlds.pop(making.world.name, None)
+        if earlier is not None:
+            self._worlds[making.world.name] = earlier
 
     def _world_ended(self, world: World, error: BrokenWorldError | None) -> None:
         if error is None:
             self.watchdog.leave(world.identity, world.epoch)
             return
         self.watchdog.leave(world.identity, world.epoch, error.cause, error.rank)
-        if world.name in self._making:
+        making = self._making.get(world.name)
+        if making is not None and making.met:
+            return  # this is called again, once the call has returned: what has come can be received
+        if making is not None:
+            making.stop(Fault(error.rank, error.cause, error.words))
             return
         _log.warning("%s", error)
-        for callback in self._callbacks:
-            try:
-                callback(error)
-            except Exception:
-                _log.exception("a callback of on_broken failed")
+        self._callbacks.call(error)
 
     def _peer_lost(self, identity: bytes, epoch: int, peer: int, cause: str, accused: int) -> None:
         for world in list(self._worlds.values()):
@@ -307,13 +341,54 @@ class WorldManager:
                 continue
             if peer == world.rank:
                 world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
-            elif peer == accused and cause in ("heartbeat", "eof"):
-                silence = f"no heartbeat of rank {peer} came over UDP for {self.watchdog.heartbeat:g} s"
-                words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+            elif peer == accused and cause == "eof":
+                world.dead(peer, f"rank {peer} is dead")
+            elif peer == accused and cause == "heartbeat":
                 world.read_rest(peer)
+                words = f"no heartbeat of rank {peer} came over UDP for {self.watchdog.heartbeat:g} s"
                 world.handle(world.state.lost, peer, cause, words)
             else:
                 world.reported(peer, accused, cause)
+
+
+class _Callbacks:
+    """The functions of `WorldManager.on_broken`, and the tasks of those that are coroutine functions."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[BrokenWorldError], object]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, callback: Callable[[BrokenWorldError], object]) -> None:
+        self._callbacks.append(callback)
+
+    def call(self, error: BrokenWorldError) -> None:
+        """Call all; what fails is logged."""
+        for callback in self._callbacks:
+            try:
+                answer = callback(error)
+            except Exception:
+                _log.exception("a callback of on_broken failed")
+            else:
+                if asyncio.iscoroutine(answer):
+                    task = asyncio.get_running_loop().create_task(_logged(answer))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+
+    async def end(self, seconds: float) -> None:
+        """Wait until the tasks have ended, but for the one that calls this; cancel those that take longer."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+async def _logged(answer: Coroutine[Any, Any, object]) -> None:
+    try:
+        await answer
+    except Exception:
+        _log.exception("a callback of on_broken failed")
 
 
 def only(worlds: Collection[str]) -> str:

@@ -4,7 +4,8 @@ Every method of `WorldState` is an event. It returns the instructions that the s
 module has no sockets, tasks, clock or payloads: operations and kept messages are numbers.
 
 A world goes from forming to open, and from there to broken or closed; nothing leads back. Its end fails every pending
-operation. When it broke because a member left in good order, messages that had arrived can still be received.
+operation. Messages that had arrived before it broke can still be received, unless a frame was wrong or this member
+failed itself.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class WorldState:
         self._pending: dict[int, _Pending] = {}
         self._messages = 0
 
-    def waiting_for(self) -> int:
-        """Return the peer of the oldest pending operation, or this rank when there is none."""
-        return next((pending.peer for pending in self._pending.values()), self.rank)
+    def awaited(self) -> list[int]:
+        """Return the peers of pending operations, that of the oldest first."""
+        return list(dict.fromkeys(pending.peer for pending in self._pending.values()))
 
     def ended(self) -> Fault:
         """Return why operations fail."""
@@ -105,6 +106,11 @@ class WorldState:
         """Whether a receive from this peer waits for a message behind one for which there is no room."""
         at = self._peers.get(peer)
         return at is not None and bool(at.waiting) and at.incoming is not None and at.incoming.paused
+
+    def frames_from(self, peer: int) -> int:
+        """Return the number of frames that have come from a peer."""
+        at = self._peers.get(peer)
+        return 0 if at is None else at.to_receive
 
     def formed(self, epoch: int) -> list[Instruction]:
         """Open the world: every connection stands."""
@@ -285,9 +291,9 @@ class WorldState:
         informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase == "open" else []
         headers = tuple((peer, self._last(peer, last, detail)) for peer in informed)
         failed = [FailOperation(operation, fault) for operation in self._pending]
-        accused = self._peers.get(fault.rank)
-        by_departure = phase == "broken" and accused is not None and accused.left
-        self._peers = {peer: _PeerState(kept=at.kept) for peer, at in self._peers.items() if by_departure}
+        own = fault.cause == "closed" and fault.rank == self.rank
+        keeps = phase == "broken" and fault.cause != "protocol" and not own
+        self._peers = {peer: _PeerState(kept=_messages(at.kept)) for peer, at in self._peers.items() if keeps}
         kept = frozenset(message for at in self._peers.values() for queue in at.kept.values() for message, _ in queue)
         self.phase, self.fault = phase, fault
         self._pending.clear()
@@ -354,6 +360,11 @@ def _has_room(peer_state: _PeerState, header: Header) -> bool:
     if peer_state.waiting and (not peer_state.kept_bytes or after <= MAX_KEPT):
         return True
     return peer_state.reading_rest or (header.length <= SMALL and after <= MAX_KEPT_UNASKED)
+
+
+def _messages(kept: dict[_KeyTuple, deque[T]]) -> dict[_KeyTuple, deque[T]]:
+    """Return the messages of what is kept, without the parts of collectives."""
+    return {key: queue for key, queue in kept.items() if key[0] is FrameKind.MESSAGE}
 
 
 def _insert(kept: deque[tuple[int, Header]], message: int, header: Header) -> None:

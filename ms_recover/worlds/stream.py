@@ -18,15 +18,21 @@ AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
 """Raised by a read that would block."""
 
 
-async def in_time(work: Coroutine[Any, Any, T], seconds: float, drop: Callable[[T], object] | None = None) -> T:
+async def in_time(
+    work: Coroutine[Any, Any, T],
+    seconds: float | None,
+    drop: Callable[[T], object] | None = None,
+    stop: asyncio.Future[None] | None = None,
+) -> T:
     """Return the result of a coroutine; raises `asyncio.TimeoutError` and cancels it when it takes longer.
 
-    A cancellation is never lost, as by ``asyncio.wait_for`` before Python 3.12 when the work ends at the same moment.
-    `drop` is called with a result that nobody gets then.
+    So it does when `stop` is done first. A cancellation is never lost, as by ``asyncio.wait_for`` before Python 3.12
+    when the work ends at the same moment. `drop` is called with a result that nobody gets then.
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
-        await asyncio.wait([task], timeout=seconds)
+        ends: list[asyncio.Future[Any]] = [task] if stop is None else [task, stop]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise asyncio.TimeoutError
@@ -127,6 +133,23 @@ def listen(address: str, port: int) -> socket.socket:
         sock.bind((address, port))
         sock.listen(128)
         return sock
+
+
+def check_listener(listener: object) -> None:
+    """Raise `UsageError` for anything but an open, listening, non-blocking TCP socket."""
+    wrong = ""
+    if not isinstance(listener, socket.socket):
+        wrong = "it is no socket"
+    elif listener.fileno() < 0:
+        wrong = "it is closed"
+    elif listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
+        wrong = "it is no TCP socket"
+    elif not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        wrong = "it does not listen"
+    elif listener.gettimeout() != 0:
+        wrong = "it blocks"
+    if wrong:
+        raise UsageError(f"invalid listener: {wrong}, expected a listening, non-blocking TCP socket")
 
 
 def bind_datagrams(address: str) -> socket.socket:

@@ -108,8 +108,8 @@ class SyncWorldManager(_Waiting[WorldManager]):
         """The worlds of this process, by name."""
         return self._target.worlds
 
-    def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
-        """Call a function, in the thread of the event loop, with the error whenever a world breaks."""
+    def on_broken(self, callback: Callable[[BrokenWorldError], object]) -> None:
+        """Call a function or coroutine function in the event loop's thread with the error whenever a world breaks."""
         self._target.on_broken(callback)
 
     initialize_world = _synchronous(WorldManager.initialize_world)

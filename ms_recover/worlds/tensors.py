@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ms_recover.errors import UsageError
-from ms_recover.tensors.memory import bytes_of, fillable, is_tensor
+from ms_recover.tensors.memory import bytes_of, fillable, is_tensor, refuse_masked
 from ms_recover.tensors.memory import fill as fill_memory
 from ms_recover.worlds.wire import DTYPES
 
@@ -82,6 +82,7 @@ def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
 
     Raises `UsageError` when it cannot be filled in place.
     """
+    refuse_masked(out)
     array = np.asarray(memoryview(out)) if isinstance(out, BUFFERS) else out
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous or not array.flags.writeable or not array.dtype.isnative:
@@ -157,7 +158,12 @@ def accumulate(operation: str, dtype: str, into: memoryview, other: memoryview) 
 
 
 def _plain(array: Any) -> Raw | None:
-    """Return the memory of a contiguous array of a common type; None when it needs a closer look."""
+    """Return the memory of a contiguous array of a common type; None when it needs a closer look.
+
+    Raises `UsageError` for a masked one.
+    """
+    if type(array) is not np.ndarray:
+        refuse_masked(array)
     try:
         view = memoryview(array)
         name = _FORMATS.get(view.format)

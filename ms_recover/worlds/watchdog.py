@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import StartError, UsageError
 from ms_recover.worlds import arguments, silence, stream
 
 _log = logging.getLogger(__name__)
@@ -87,6 +87,14 @@ class WatchDog:
         """Process id of the helper; None while there is none."""
         return self._helper.pid if self._helper else None
 
+    def start(self) -> None:
+        """Start the helper, unless it runs; raises `StartError` when this host cannot."""
+        if self._helper is None:
+            try:
+                self._start()
+            except (OSError, TypeError, ValueError) as error:  # there may be no `sys.executable` either
+                raise StartError(f"the heartbeat helper cannot be started: {error}") from error
+
     def watch(
         self,
         world: bytes,
@@ -107,11 +115,9 @@ class WatchDog:
         """
         order = _order("watch", world, epoch, rank=rank, key=key.hex(), interval=interval, limit=self.heartbeat)
         order["peers"] = {peer: list(address) for peer, address in peers.items()}
+        self.start()
         self._watches[world, epoch] = _Watch(order, sock, look)
-        if self._helper is None:
-            self._start()
-        else:
-            self._send(order, sock)
+        self._send(order, sock)
 
     def forget(self, world: bytes, epoch: int, peer: int) -> None:
         """Stop watching a peer that left in good order."""
@@ -251,9 +257,9 @@ class WatchDog:
 
     def _restart(self) -> None:
         try:
-            self._start()
-        except OSError as error:
-            _log.warning("starting the heartbeat helper failed: %s", error)
+            self.start()
+        except StartError as error:
+            _log.warning("%s", error)
 
     def _disconnect(self) -> None:
         control, self._control = self._control, None

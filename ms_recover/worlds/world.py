@@ -36,6 +36,11 @@ _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
 _SOON_S = 1e-3
+_SIGN = Key(FrameKind.PART, 0, (1 << 32) - 1)
+REPORT_S = 1.0
+"""While a world is made, the time in which rank 0 may report why a member is gone."""
+_QUIET_S = 0.25
+"""Of a dead process, nothing more is under way when nothing has come for so long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,15 +117,26 @@ class World:
         """Whether operations can be started."""
         return self.state.phase == "open"
 
-    def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
-        """Start with the connections to all peers, by rank."""
-        self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
+    def form(self, epoch: int) -> None:
+        """Begin this epoch; the connections follow one by one."""
         self.handle(self.state.formed, epoch)
-        if not self.is_open:  # removed while it was being made
-            self._close_links()
-            raise BrokenWorldError(self.name, epoch, self.rank, "closed", "it was removed while it was being made")
-        for link in list(self._links.values()):
-            link.start()
+
+    def connect(self, peer: int, sock: socket.socket) -> None:
+        """Start with the connection to a peer; raises the error of a world that has ended."""
+        if not self.is_open:
+            sock.close()
+            raise BrokenWorldError(self.name, self.epoch, *self.state.ended())
+        link = self._links[peer] = Link(sock, peer, self)
+        link.start()
+
+    def unconnected(self) -> list[int]:
+        """Return the peers to which there is no connection yet."""
+        return [peer for peer in range(self.size) if peer != self.rank and peer not in self._links]
+
+    def unanswered(self) -> list[int]:
+        """Return the peers for which operations wait; if nothing has ever come from some, these."""
+        ranks = self.state.awaited()
+        return [rank for rank in ranks if not self.state.frames_from(rank)] or ranks or [self.rank]
 
     def next_call(self, tag: int) -> int:
         """Return the number of the next collective call with this tag."""
@@ -256,7 +272,7 @@ class World:
         return None if timeout is None else self.loop.call_later(timeout, self._expire, peer, timeout)
 
     def _expire(self, peer: int | None, timeout: float) -> None:
-        slow = self.state.waiting_for() if peer is None else peer
+        slow = next(iter(self.state.awaited()), self.rank) if peer is None else peer
         self.break_world(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
 
     async def close(self, linger: float) -> None:
@@ -275,8 +291,39 @@ class World:
         for link in links.values():
             link.close()
 
+    def give_sign(self, peer: int) -> None:
+        """Show a peer that this member is there, by a frame that nobody receives."""
+        if self.is_open:
+            self._transmit(peer, _SIGN, 0, "", (), memoryview(b""))
+
+    def lost(self, peer: int, cause: str, words: str) -> None:
+        """Break the world because the connection to a peer has ended.
+
+        Only while the world is made has nothing come from a peer. It may have given up because of another then, before
+        its side of this connection stood: rank 0, which every member has a connection with, knows the first.
+        """
+        if self.is_open and self.rank and peer and not self.state.frames_from(peer):
+            self.loop.call_later(REPORT_S, self.handle, self.state.lost, peer, cause, words)
+        else:
+            self.apply(self.state.lost(peer, cause, words))
+
+    def dead(self, peer: int, words: str, seen: tuple[int, int, int] | None = None) -> None:
+        """Break the world because a process is dead, once the connection ends, or no more of what it sent comes.
+
+        `seen` is the position of the link the last time that this looked.
+        """
+        self.read_rest(peer)
+        link = self._links.get(peer)
+        if link is None or not self.is_open:
+            return
+        position = link.position()
+        if position == seen:
+            self.handle(self.state.lost, peer, "eof", words)
+        else:
+            self.loop.call_later(_QUIET_S, self.dead, peer, words, position)
+
     def read_rest(self, peer: int) -> None:
-        """Read and keep all that has come from a peer that others have lost: it may have left in good order."""
+        """Read and keep all that has come from a peer that others have lost: it is still received."""
         link = self._links.get(peer)
         if link is not None:
             try:

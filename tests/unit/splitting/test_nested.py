@@ -307,3 +307,16 @@ def test_a_call_that_is_not_cut_goes_through_whole():
     for args, kwargs in (((), {}), ((array, array), {}), ((array,), {"mask": array})):
         with pytest.raises(UsageError, match="takes one argument"):
             Whole(args, kwargs, single=True)
+
+
+@pytest.mark.parametrize("depth", range(4))
+@pytest.mark.parametrize("mask", [np.ma.nomask, [True, False, True]])
+def test_a_masked_array_is_refused_wherever_it_is_in_a_value(depth, mask):
+    value = masked = np.ma.masked_array(np.arange(3.0), mask)
+    for _ in range(depth):
+        value = {"x": [value, np.zeros(3)]}
+    for take in (flatten, lambda value: Batch([value], {}), lambda value: Batch([], {"a": Shared(value), "b": masked})):
+        with pytest.raises(UsageError, match="would lose its mask"):
+            take(value)
+    with pytest.raises(UsageError, match="would lose its mask"):
+        Whole([value], {}, single=True)

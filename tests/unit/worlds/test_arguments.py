@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import UsageError
-from ms_recover.worlds import WatchDog, WorldManager, arguments
+from ms_recover.worlds import WatchDog, WorldManager, arguments, multiworld
 
 NOTHING = np.zeros(1)
 
@@ -129,6 +129,61 @@ def test_wrong_arguments_of_every_method_leave_the_streams_in_step(together):
             else:
                 assert (await c.recv(np.int8(1), world="w", tag=7) == big + step).all()
             assert (await c.broadcast(big + rank, np.int8(1), world="w") == big + 1).all()
+        return c.is_broken("w")
+
+    assert together(work) == [False, False]
+
+
+MASKED = (
+    np.ma.masked_array(np.arange(3.0), [True, False, True]),
+    np.ma.masked_array(np.arange(3.0)),
+    np.ma.masked_array(np.arange(6.0).reshape(2, 3).T, np.zeros((3, 2), bool)),
+    np.ma.masked_array(np.zeros(3, ">f8"), [True, False, True]),
+    np.ma.masked,
+)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("masked", MASKED, ids=range(len(MASKED)))
+def test_a_masked_array_is_refused_by_every_method_before_anything_is_sent(together, masked):
+    async def work(manager, rank):
+        c, m, other, plain = manager.communicator, multiworld.WorldCommunicator(manager), 1 - rank, np.arange(3.0)
+        for call in (
+            lambda: c.send(masked, other),
+            lambda: c.recv(masked, other),
+            lambda: c.recv(other, out=masked),
+            lambda: c.broadcast(masked, rank),
+            lambda: c.broadcast(masked, other),
+            lambda: c.all_reduce(masked, world="w"),
+            lambda: c.all_reduce(plain, world="w", out=masked),
+            lambda: c.reduce(masked, world="w"),
+            lambda: c.all_gather(masked, world="w"),
+            lambda: c.gather(masked, world="w"),
+            lambda: c.scatter([plain, masked], rank, world="w"),
+            lambda: c.scatter(None, other, world="w", out=masked),
+            lambda: c.all_to_all([masked, plain], world="w"),
+            lambda: m.send(masked, other),
+            lambda: m.recv(masked, other),
+            lambda: m.broadcast(masked, rank),
+            lambda: m.broadcast(masked, other),
+            lambda: m.all_reduce(masked),
+            lambda: m.reduce(masked, rank),
+            lambda: m.reduce(masked, other),
+            lambda: m.all_gather([plain, masked], plain),
+            lambda: m.all_gather([plain, plain.copy()], masked),
+            lambda: m.gather(plain, [plain.copy(), masked], rank),
+            lambda: m.gather(masked, None, other),
+            lambda: m.scatter(masked, [plain, plain], rank),
+            lambda: m.scatter(plain, [plain, masked], rank),
+            lambda: m.scatter(masked, None, other),
+        ):
+            with pytest.raises(UsageError, match="would lose its mask"):
+                await asyncio.wait_for(call(), 60)
+        assert (await c.all_reduce(plain, world="w") == 2 * plain).all()  # nothing is left of those calls
+        if rank:
+            await c.send(plain, other)
+        else:
+            assert (await c.recv(other) == plain).all()
         return c.is_broken("w")
 
     assert together(work) == [False, False]

@@ -364,23 +364,6 @@ def test_a_world_whose_members_do_not_join_is_forgotten(port):
     asyncio.run(main())
 
 
-def test_a_manager_may_end_while_a_world_is_being_made(port):
-    at = port()
-
-    async def main():
-        async with WorldManager() as other:
-            async with WorldManager() as manager:
-                making = asyncio.ensure_future(manager.initialize_world("w", 0, 2, port=at, timeout=60))
-                await asyncio.sleep(0.05)
-            with pytest.raises(BrokenWorldError):
-                await other.initialize_world("w", 1, 2, port=at, timeout=60)
-            with pytest.raises(BrokenWorldError, match="removed"):
-                await making
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
-
-
 def test_synchronous_managers_send_reduce_and_break(port):
     import threading
 

@@ -16,7 +16,7 @@ from ms_recover.worlds.instructions import (
     TakeBack,
 )
 from ms_recover.worlds.state import COST, MAX_KEPT, MAX_KEPT_UNASKED, SMALL, WorldState
-from ms_recover.worlds.wire import FrameKind, Header, world_id
+from ms_recover.worlds.wire import CAUSES, FrameKind, Header, world_id
 
 WORLD = world_id("w")
 KEY, OTHER = Key(FrameKind.MESSAGE, 0), Key(FrameKind.MESSAGE, 1)
@@ -217,10 +217,24 @@ def test_what_came_stays_receivable_when_the_world_breaks_because_a_peer_left(ne
     assert state.receive_requested(9, 1, KEY, Expected()) == [FailOperation(9, state.fault)]
 
 
-def test_nothing_stays_receivable_when_a_peer_was_lost():
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("by", ["loss", "report"])
+def test_what_came_stays_receivable_whoever_breaks_the_world_unless_a_frame_was_wrong(cause, by):
     state = opened()
     kept_frame(state)
-    assert state.lost(1, "eof")[-1] == CloseLinks(state.fault)
+    kept_frame(state, 1, Key(FrameKind.PART, 0, 0))
+    told = state.lost(1, cause) if by == "loss" else state.reported(2, 1, cause)
+    keeps = by == "report" or cause != "protocol"
+    assert told[-1] == CloseLinks(state.fault, frozenset({1} if keeps else ()))
+    last = [FailOperation(1, state.fault)]
+    assert state.receive_requested(1, 1, KEY, Expected()) == ([Deliver(1, frame(0), 1)] if keeps else last)
+    assert state.receive_requested(1, 1, KEY, Expected()) == last
+
+
+def test_nothing_stays_receivable_when_this_member_failed_itself():
+    state = opened()
+    kept_frame(state)
+    assert state.aborted(Fault(0, "closed"))[-1] == CloseLinks(state.fault)
     assert state.receive_requested(1, 1, KEY, Expected()) == [FailOperation(1, state.fault)]
 
 

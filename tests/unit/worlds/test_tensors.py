@@ -55,7 +55,7 @@ def test_buffers_are_sent_and_filled_without_a_copy():
 def test_a_plain_array_is_received_into_as_it_is_and_others_take_the_longer_way():
     kinds = [np.dtype(name) for name in tensors.DTYPES if name != "bfloat16"] + [np.dtype("longlong")]
     plain = [np.zeros(shape, kind) for kind in kinds for shape in ((), (3,), (2, 3))]
-    plain += [np.ma.masked_array(np.zeros(3), [True, False, True]), np.zeros((2, 2)).view(np.recarray)]
+    plain += [np.zeros((2, 2)).view(np.recarray)]
     for given in plain:
         (raw, filled), found = tensors.target(given), tensors.writable(given)
         assert filled() is given
