@@ -112,8 +112,7 @@ class Link:
     def send(self, head: bytes, payload: memoryview | None) -> Outgoing | None:
         """Send a frame, after earlier frames; return None when the kernel has taken all bytes."""
         views: Views = [head, payload] if payload else [head]
-        outgoing = Outgoing(views, len(head) + (len(payload) if payload else 0))
-        if not self._queue and not self._begin_large(views):
+        if not self._queue and not (payload and len(payload) >= _LARGE and self._begin_large(views)):
             try:
                 self._push(views)
             except OSError as error:
@@ -121,6 +120,7 @@ class Link:
             if not views:
                 return None
             self._loop.add_writer(self._descriptor, self._guard, self._writable)
+        outgoing = Outgoing(views, len(head) + (len(payload) if payload else 0))
         self._queue.append(outgoing)
         return outgoing
 
@@ -235,7 +235,7 @@ class Link:
         """Send until it would block; remove sent bytes from the views."""
         while views:
             try:
-                send_part(self._sock, views, self._flags)
+                send_part(self._sock, views, self._flags, self._tls)
             except (*AGAIN, ssl.SSLWantWriteError):
                 return
 

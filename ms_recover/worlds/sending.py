@@ -11,7 +11,6 @@ import asyncio
 import queue
 import select
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -24,13 +23,14 @@ _WAIT_S = 0.03
 """So long the thread waits for room, and `LargeFrames.stop` for the thread, when the peer does not read."""
 
 
-def send_part(sock: socket.socket, views: Views, flags: int) -> int:
+def send_part(sock: socket.socket, views: Views, flags: int, tls: bool = False) -> int:
     """Send what the kernel takes in one call; remove sent bytes from the views, and return their number."""
-    single = len(views) == 1 or isinstance(sock, ssl.SSLSocket)
-    rest = sent = sock.send(views[0], flags) if single else sock.sendmsg(views, (), flags)
+    rest = sent = sock.send(views[0], flags) if tls or len(views) == 1 else sock.sendmsg(views, (), flags)
+    if sent == sum(map(len, views)):
+        views.clear()
     while views and rest >= len(views[0]):
         rest -= len(views.pop(0))
-    if rest:
+    if views:
         views[0] = views[0][rest:]
     return sent
 

@@ -166,12 +166,12 @@ class World:
     async def _finish_sending(self, peer: int, outgoing: Outgoing, timeout: float | None) -> None:
         """Wait until the kernel has taken the rest of a frame."""
         number, timer = next(self._numbers), self.limit(peer, timeout)
-        self._operations[number] = operation = Operation(number, peer, None, future=self.loop.create_future())
+        future = self.loop.create_future()
+        self._operations[number] = operation = Operation(number, peer, None, future=future)
         outgoing.sent = partial(self._sent, operation)
         try:
             self.apply(self.state.send_waits(number, peer))
-            assert operation.future is not None
-            await operation.future
+            await future
         except (asyncio.CancelledError, GeneratorExit):
             if not self.loop.is_closed():
                 self.handle(self.state.cancelled, number)
