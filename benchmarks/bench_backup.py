@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.testing.trees import make_tree, save_manifests
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def measure(tree: Path, backup: Path, jobs: int, *, verify: bool = False) -> tup
     inventory = api.scan(tree)
     options = {"verify": True} if verify else {}
     before, begin = bytes_read(), time.perf_counter()
-    backing_up.copy(inventory, str(backup), jobs=jobs, **options)
+    api.copy(inventory, str(backup), jobs=jobs, **options)
     return (bytes_read() - before) / (1 << 30), time.perf_counter() - begin
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="bench_backup.", dir=options.directory) as name:
         root = Path(name)
-        backing_up.copy(api.scan(make_tree(root / "small")), str(root / "first"))  # imports are not counted
+        api.copy(api.scan(make_tree(root / "small")), str(root / "first"))  # imports are not counted
         names = {f"backbone.layers.{number}.weight": options.mib * MIB // 64 for number in range(16)}
         tree = make_tree(root / "tree", data_parallel=2, model_parallel=1, parameters=names)
         for kind in ("without manifests", "with manifests"):

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ms_recover.describing import describe
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
 from ms_recover.reporting.page.report import report_html
+from ms_recover.verbs.report import describe
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.browser import Browser, open_browser

@@ -9,9 +9,25 @@ from ms_recover.lazy import lazy_names
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
-    from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
-    from ms_recover.auditing import audit
-    from ms_recover.histories import history
+    from ms_recover.api import (
+        apply,
+        audit,
+        check,
+        complete,
+        complete_iteration,
+        copy,
+        describe,
+        explain,
+        history,
+        inspect,
+        measure,
+        plan,
+        plan_reshard,
+        reshard,
+        scan,
+        seal,
+        verify,
+    )
     from ms_recover.loading import load_full, load_slice
     from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
 
@@ -26,13 +42,18 @@ __all__ = [
     "check",
     "complete",
     "complete_iteration",
+    "copy",
+    "describe",
     "explain",
     "history",
     "inspect",
     "load_full",
     "load_slice",
+    "measure",
     "plan",
+    "plan_reshard",
     "recover_train",
+    "reshard",
     "resume",
     "scan",
     "seal",
@@ -40,8 +61,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "audit": "ms_recover.auditing",
-    "history": "ms_recover.histories",
     **dict.fromkeys(
         ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume"), "ms_recover.training"
     ),

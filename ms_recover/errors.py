@@ -5,7 +5,8 @@
     MsRecoverError                            1  the operation failed
     ├── StorageError          (OSError)       1  reading or writing failed
     │   ├── PermissionDeniedError (PermissionError)  the operating system refuses this user
-    │   └── SlowSourceError                      a server sends less than it has to
+    │   ├── SlowSourceError                      a server sends less than it has to
+    │   └── NotSavedError                        a step of a split model is done, and its slices were not saved
     ├── UsageError            (ValueError)    2  invalid argument or option
     ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
@@ -62,6 +63,31 @@ class SlowSourceError(StorageError):
     """A server that is there sends less than it has to; another source may do."""
 
     exit_code = 1
+
+
+class NotSavedError(StorageError):
+    """A trained step of a split model is done and counts, and its slices were not saved, or its snapshot not taken.
+
+    Parameters
+    ----------
+    words : str
+        The reason, and the next thing to do.
+    step : int
+        The step that counts: go on with the batch behind it.
+    saved : int
+        The newest step of which the slices of every part are whole.
+    loss : StepLoss, optional
+        What `train_step` would have returned; None where `save` was called.
+    """
+
+    exit_code = 1
+
+    def __init__(self, words: str, step: int, saved: int, loss: Any = None) -> None:
+        super().__init__(words)
+        self.step, self.saved, self.loss = step, saved, loss
+
+    def __reduce__(self) -> tuple[type[NotSavedError], tuple[str, int, int, Any]]:
+        return type(self), (str(self), self.step, self.saved, self.loss)
 
 
 class UsageError(MsRecoverError, ValueError):
@@ -147,7 +173,7 @@ class BrokenWorldError(MsRecoverError, ConnectionError):
     rank : int
         The rank at fault.
     cause : str
-        eof, reset, heartbeat, timeout, protocol, closed or peer_reported.
+        eof, reset, heartbeat, timeout, protocol, closed, peer_reported or cut.
     words : str
         Description of the fault.
     """
@@ -172,7 +198,7 @@ class DeviceLostError(MsRecoverError, RuntimeError):
     device, part : int, optional
         Their numbers, where they are known.
     cause : str
-        eof, reset, heartbeat, timeout, raised, start, or empty.
+        eof, reset, heartbeat, cut, timeout, raised, start, or empty.
     """
 
     exit_code = 7

@@ -138,26 +138,26 @@ def _after(
     as_json: bool,
 ) -> Audit:
     """Audit a tree, in this process or by the workers of an engine."""
-    from ms_recover import auditing
+    from ms_recover import api
     from ms_recover.cli.progress import progress_bar
 
     if not is_spread(root, engine):
         inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
         places = topology_of_tree(inventory, topology, plan)
         with progress_bar("reading", None, as_json) as progress:
-            return auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
+            return api.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
     with spread_tree(root, engine) as tree:
         inventory = scan_spread(tree, scan, as_json=as_json)
         places = topology_of_tree(inventory, topology, plan, tree.topology)
         with progress_bar("reading", None, as_json) as progress:
-            return auditing.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
+            return api.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
 
 
 def _before(
     ctx: click.Context, plan: PlanOptions, scan: ScanOptions, topology: TopologyOptions, wanted: AuditOptions
 ) -> Audit:
     """Audit what will be saved, by what options name."""
-    from ms_recover import auditing
+    from ms_recover import api
 
     if not (scan.strategy or scan.group_info or plan.axes is not None):
         raise click.UsageError(
@@ -165,9 +165,9 @@ def _before(
             "--group-info",
             ctx,
         )
-    claims = auditing.read_claims(scan)
-    ranks = auditing.count_ranks_of_claims(claims, plan)
-    return auditing.audit_claims(claims, plan, find_topology(None, topology, ranks), wanted)
+    claims = api.read_claims(scan)
+    ranks = api.count_ranks_of_claims(claims, plan)
+    return api.audit_claims(claims, plan, find_topology(None, topology, ranks), wanted)
 
 
 def _gate_line(made: Audit, text: str, passed: bool | None) -> str:

@@ -55,17 +55,15 @@ def command(
     equal go there once, those without a manifest get one there, and what is sent is read back. Run again, it sends what
     is missing. The backup is a root for scan and plan, and a source: recover-ckpt apply ROOT --from URL.
     """
-    from ms_recover import backing_up
+    from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.backup_text import backup_text
 
-    with backing_up.open_target(url, root, dry_run=dry_run) as target:
+    with api.open_target(url, root, dry_run=dry_run) as target:
         inventory = scan_tree(root, scan, as_json=as_json)
         with progress_bar("copying", None, as_json) as progress:
             jobs = jobs or max(cores(), _LEAST_JOBS)
-            outcome = backing_up.copy_to(
-                target, inventory, plan, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress
-            )
+            outcome = api.copy_to(target, inventory, plan, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
     if as_json:
         from ms_recover.formats.report_json import backup_to_json
 

@@ -48,9 +48,9 @@ def command(
     recover-ckpt plan ROOT --clean takes the last clean step.
     """
     from ms_recover.cli.progress import progress_bar
-    from ms_recover.histories import history
     from ms_recover.reporting.history_text import history_text
     from ms_recover.stores.urls import root_of_run
+    from ms_recover.verbs.history import history
 
     if last is not None and not read:
         raise click.UsageError("--last says how many steps --read reads: give both", ctx)

@@ -113,8 +113,8 @@ def _look(
 ) -> tuple[Look, MsRecoverError | None]:
     """Look at a tree; an error of the tree is returned beside the look that failed."""
     from ms_recover import api
-    from ms_recover.measuring import measure
     from ms_recover.reporting.metrics_text import Look
+    from ms_recover.verbs.metrics import measure
 
     begun = time.monotonic()
     found, failed = None, None

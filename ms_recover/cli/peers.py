@@ -16,8 +16,8 @@ from ms_recover.cli.tree import cores, log_plan, scan_tree
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
-    from ms_recover.several_trees import JointPlan, SeveralTrees
     from ms_recover.stores.http_access import Access
+    from ms_recover.verbs.several_trees import JointPlan, SeveralTrees
 
 
 def check_alone(ctx: click.Context) -> None:
@@ -58,9 +58,9 @@ def planned_with_peers(
 ) -> Iterator[tuple[SeveralTrees, JointPlan]]:
     """Scan, get the inventories of the sources, and plan over all; the connections stay open inside."""
     from ms_recover.cli.progress import progress_bar
-    from ms_recover.several_trees import SeveralTrees
     from ms_recover.stores.credentials import try_handshake
     from ms_recover.stores.urls import is_url, root_of_run
+    from ms_recover.verbs.several_trees import SeveralTrees
 
     access = access_of(peers)
     sources = list(dict.fromkeys(peers.servers))

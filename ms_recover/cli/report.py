@@ -61,7 +61,7 @@ def command(
     """
     from ms_recover import __version__
     from ms_recover.cli.progress import progress_bar
-    from ms_recover.describing import describe
+    from ms_recover.verbs.report import describe
 
     need_jinja2()
     target = page_target(output)

@@ -180,7 +180,7 @@ def command(
 
     ROOT may have lost slices: each region comes from any sound slice that holds it. Nothing below ROOT changes.
     """
-    from ms_recover import resharding
+    from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.reshard_text import reshard_outcome_text, reshard_plan_text
 
@@ -189,7 +189,7 @@ def command(
     if output == "" or (output is None and not only_plan):
         raise click.UsageError("-o OUT is missing: name the folder to write, or look first with --plan", ctx)
     if output is not None:
-        resharding.check_output(root, output)
+        api.check_output(root, output)
     target = None
     if save_plan is not None:
         from ms_recover.cli.plan_file import plan_target
@@ -198,7 +198,7 @@ def command(
     threads = jobs or min(2 * cores(), _MOST_JOBS)
     inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
-        made = resharding.plan_reshard(inventory, output or "resharded", options, plan, jobs=cores(), progress=progress)
+        made = api.plan_reshard(inventory, output or "resharded", options, plan, jobs=cores(), progress=progress)
     if target is not None and target.kind != "stdout":
         from ms_recover.cli.plan_file import write_plan
         from ms_recover.formats.codec import json_text
@@ -213,7 +213,7 @@ def command(
         return _code(made)
     doing = "reading" if dry_run else "writing"
     with progress_bar(doing, sum(made.bytes_of(file) for file in made.files), as_json) as progress:
-        outcome = resharding.reshard(
+        outcome = api.reshard(
             made,
             jobs=threads,
             verify=verify is not False,

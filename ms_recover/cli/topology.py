@@ -185,7 +185,7 @@ def topology_of_tree(
     whole: bool = True,
 ) -> Topology | None:
     """Return where the ranks of a tree live, as many as the plan's options and the tree say; as `find_topology`."""
-    from ms_recover.auditing import count_ranks_of_claims
+    from ms_recover.verbs.audit import count_ranks_of_claims
 
     ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
     return find_topology(inventory, chosen, ranks, nodes, whole=whole)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from ms_recover import api
-from ms_recover.comparing import Sealer
 from ms_recover.engine import tasks
 from ms_recover.engine.doubles import Copy, contradiction, find_copies
 from ms_recover.engine.engine import Engine, gather, settle
@@ -24,7 +23,6 @@ from ms_recover.engine.places import find_nodes, find_shared
 from ms_recover.engine.roots import look_at
 from ms_recover.engine.workers import Node
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
@@ -41,6 +39,8 @@ from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
 from ms_recover.planning.union import unite
+from ms_recover.verbs.session import Session
+from ms_recover.verbs.verify import Sealer
 
 _log = logging.getLogger(__name__)
 _MOST_SLICES = 16
@@ -152,7 +152,7 @@ class SpreadTree:
         MsRecoverError
             As these do; UsageError also when nothing says on which node lost slices belong.
         """
-        planned, _ = plan_with_evidence(inventory, options, read=partial(self.read, progress=progress))
+        planned = Session(inventory, options, read=partial(self.read, progress=progress)).planned
         explanation = None if explain is None else explain_planned(planned, explain)
         layout = self._layout(planned.plan)
         follow = tuple(map(os.path.normpath, options.follow))

@@ -68,7 +68,7 @@ def run_reshard(
     compare: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ReshardOutcome:
-    """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.resharding.reshard`."""
+    """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.verbs.reshard.reshard`."""
     documents, files = _what_is_written(plan, partial=partial)
     prepare_output(plan, documents)
     with open_store(plan.root) as origin, lock_tree(plan.output):

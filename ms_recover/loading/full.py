@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.loading.full_parameters import FullParameters
 from ms_recover.loading.kinds import Kind, values_module
@@ -87,7 +87,7 @@ def load_full(
     VerificationError
         When slices differ and nothing settles which is right.
     FormatError, ContradictionError, StorageError
-        As `ms_recover.api.scan` and `ms_recover.resharding.plan_reshard`.
+        As `ms_recover.api.scan` and `ms_recover.verbs.reshard.plan_reshard`.
     """
     if as_ not in get_args(Kind):
         raise UsageError(f"as_={as_!r}: it must be 'numpy' or 'mindspore'")
@@ -128,7 +128,7 @@ def _has_whole_files(root: str | os.PathLike[str]) -> bool:
 def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | None) -> ReshardPlan:
     """Plan the newest step of which the wanted parameters are whole, or the newest where none is."""
     why_not = partial(_why_lacking, wanted=wanted)
-    plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, options, why_not=why_not, refuse_several=True)
+    plan = api.plan_reshard(inventory, _NOWHERE, _WHOLE, options, why_not=why_not, refuse_several=True)
     if plan.disagreements:
         raise VerificationError(
             f"{inventory.root}, step {plan.step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "

@@ -14,11 +14,11 @@ from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import judge_clean, make_tree_history
-from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
+from ms_recover.planning.sourcing.supply import Supply, supply_of
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_alike
 from ms_recover.planning.tree.rank_verdicts import join_ranks, why_unrecoverable
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -144,6 +144,7 @@ class AssessedPart:
 
     compared: Comparison
     run: Run
+    supply: Supply
     assessment: StepAssessment
 
 
@@ -224,7 +225,8 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
 
 
 def _assess_part(compared: Comparison, step: Step, run: Run) -> Judged[AssessedPart]:
-    part = AssessedPart(compared=compared, run=run, assessment=assess_step(compared, step, run))
+    supply = supply_of(compared, step, run)
+    part = AssessedPart(compared=compared, run=run, supply=supply, assessment=choose_sources(supply))
     why = None if _is_enough(part) else ""
     return Judged(step=step, run=run, value=part, why=why, disputed=bool(part.assessment.disagreements))
 
@@ -239,4 +241,4 @@ def _is_enough(part: AssessedPart) -> bool:
 
 def assess_step(compared: Comparison, step: Step, run: Run) -> StepAssessment:
     """Judge every rank at a step as the slices of one run, and choose a source for each rank that needs one."""
-    return choose_sources(compared.facts, judge_step(compared, step, run))
+    return choose_sources(supply_of(compared, step, run))

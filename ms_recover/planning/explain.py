@@ -10,16 +10,14 @@ from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged
-from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.planner import Planned
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.compose import Composition, complete_slice
 from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
-from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.sourcing.supply import Supply, supply_of
 from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.world_size import check_rank
 
@@ -31,17 +29,15 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
     check_rank(rank, planned.facts.world)
     step = planned.plan.considered
     assert step is not None  # plans of trees are of a step
-    parts = planned.parts or (planned,)
-    return join_explanations([_explain_rank(one.compared, step, rank, one.run) for one in parts])
+    return join_explanations([_explain_rank(one.supply, step, rank) for one in planned.step.parts])
 
 
-def _explain_rank(compared: Comparison, step: Step, rank: int, run: Run) -> Explanation:
+def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
     """Return for each parameter of a rank's slice who holds it and what it would be taken from.
 
     The slice need not be there.
     """
-    settlement = _settlement(compared, step, run)
-    index = settlement.index
+    settlement, index = supply.settlement, supply.index
     unknown = index.stages.why_unknown(rank)
     if unknown is not None:
         return Explanation(rank, step, problem=unknown)
@@ -73,14 +69,13 @@ def join_explanations(parts: Sequence[Explanation]) -> Explanation:
     )
 
 
-def find_complete_slice(compared: Comparison, step: Step, run: Run, rank: int) -> Composition:
+def find_complete_slice(supply: Supply, rank: int) -> Composition:
     """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed.
 
     Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it.
     """
-    settlement = _settlement(compared, step, run)
-    found = complete_slice(settlement, rank)
-    differ = next(iter(settlement.index.judgement.disagreements.values()), None)
+    found = complete_slice(supply.settlement, rank)
+    differ = next(iter(supply.judgement.disagreements.values()), None)
     return found if found.action is not None else replace(found, dispute=found.dispute or differ)
 
 
@@ -97,7 +92,8 @@ def judge_complete(
     every: list[Composition] = []
     for compared in parts:
         check_rank(rank, compared.facts.world)
-        every.append(find_complete_slice(compared, step, runs_alike(compared.facts, step, run)[0], rank))
+        supply = supply_of(compared, step, runs_alike(compared.facts, step, run)[0])
+        every.append(find_complete_slice(supply, rank))
     actions = tuple(found.action for found in every if isinstance(found.action, ComposeAction))
     lacking = [found for found in every if not isinstance(found.action, ComposeAction)]
     if lacking:  # a file that nobody holds does not hide that replicas of another differ
@@ -106,11 +102,6 @@ def judge_complete(
         return Judged(step=step, run=run, value=(), why=reasons, disputed=disputed)
     why = None if len(actions) == wanted else "not all of its files are there"
     return Judged(step=step, run=run, value=actions, why=why)
-
-
-def _settlement(compared: Comparison, step: Step, run: Run) -> Settlement:
-    judgement = judge_step(compared, step, run)
-    return Settlement(ParameterIndex(compared.facts, judgement, sound_slices(compared.facts, judgement)))
 
 
 def _explained(index: ParameterIndex, rank: int, choice: Choice) -> ExplainedParameter:

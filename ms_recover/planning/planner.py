@@ -1,23 +1,35 @@
 """The plan: the newest step that every rank can be brought to.
 
-The way of data: ``Inventory -> Facts -> Candidate -> Comparison -> StepJudgement -> StepAssessment -> Choice -> Plan``.
+The way of data: ``Inventory -> Facts -> Candidate -> Comparison -> StepJudgement -> Supply -> StepAssessment -> Choice
+-> Plan``.
 Each stage is a pure function of frozen values and returns one; nothing calls back up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import OlderStepError
-from ms_recover.model.inventory import Note
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment, texts_of_passed_over
+from ms_recover.errors import MissingInputError, OlderStepError
+from ms_recover.file_names import STRATEGY_NAME, ranks_in_folders, strategy_name
+from ms_recover.model.inventory import Note, StrategyFile
+from ms_recover.model.plan import (
+    Action,
+    DocumentWrite,
+    GroupWrite,
+    Plan,
+    RejectedStep,
+    StepAssessment,
+    StrategyWrite,
+    texts_of_passed_over,
+)
+from ms_recover.model.report import JudgedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_ranks
-from ms_recover.planning.choice import AssessedPart, choose_step
+from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, choose_step
 from ms_recover.planning.facts import Facts
-from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
@@ -27,61 +39,94 @@ from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 from ms_recover.planning.sourcing.lent_values import name_lent_values
-from ms_recover.planning.sourcing.lost_names import name_guessed
-from ms_recover.planning.sourcing.lost_states import name_lost_states
+from ms_recover.planning.sourcing.lost_names import name_guessed, name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
-from ms_recover.planning.strategy_writes import plan_strategy_files
-from ms_recover.planning.tree.tree_facts import TreeFacts
-from ms_recover.planning.world_size import check_rank
+from ms_recover.planning.tree.candidates import Candidate, candidate_at
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
+
 
 _NO_STEP = Step(0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan, and what it was made from: the tree, and what the slices of the step show about each other as one run."""
+    """A plan, and what it was made from: the tree, and the step that was chosen, with each of its parts."""
 
     plan: Plan
     tree: Parts
-    compared: Comparison
-    run: Run
-    parts: tuple[Planned, ...] = ()
-    """In a tree of iterations, the parts of the planned step, model files first; `compared` is then of the first."""
+    step: AssessedStep
+
+    @property
+    def compared(self) -> Comparison:
+        """The slices of the first part, that of model files, compared."""
+        return self.step.parts[0].compared
 
     @property
     def facts(self) -> Facts:
-        """The facts about the tree."""
+        """The facts about the first part."""
         return self.compared.facts
 
 
-def plan_facts(facts: Facts) -> Planned:
-    """Find the newest step at which every rank has a sound slice or can get one, in a tree without iterations.
+def plan_tree(tree: Parts) -> Planned:
+    """Plan the newest step at which every rank has a sound slice or can get one.
+
+    Errors are those of `plan_choice`, `choose_step` and `TreeFacts`.
+    """
+    return plan_choice(tree, choose_step(tree))
+
+
+def plan_choice(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
+    """Return the plan for the step that was chosen, or one without actions that shows why there is none.
+
+    Each part of the step is planned for itself.
 
     Raises
     ------
     MissingInputError
-        When there is no slice, or none of the requested step.
-    UsageError
-        When a requested rank is not in the world.
+        When nothing is known of any rank at the step.
     """
-    for rank in sorted(facts.options.ranks or ()):
-        check_rank(rank, facts.world)
-    tree = Parts(TreeFacts.of(facts), all_read=facts.options.quick)
-    choice = choose_step(tree)
-    (part,) = choice.shown.value.parts
-    return plan_part(tree, part, choice.rejected, found=choice.found)
+    parts = choice.shown.value.parts
+    if not parts:
+        raise MissingInputError(
+            f"{tree.facts.inventory.root}: no iteration holds a file of a rank, and nothing states what they held"
+        )
+    plans = [_plan_part(tree, part, choice) for part in parts]
+    return Planned(plan=_join(tree, plans, choice), tree=tree, step=choice.shown.value)
 
 
-def plan_part(tree: Parts, part: AssessedPart, rejected: tuple[RejectedStep, ...] = (), *, found: bool) -> Planned:
-    """Return the plan of one part of a step, without actions where it is not `found`."""
-    facts, step = part.compared.facts, part.assessment.step
-    if found and facts.options.step is None:
+def _plan_part(tree: Parts, part: AssessedPart, choice: Choice[AssessedStep]) -> Plan:
+    facts, step, rejected = part.compared.facts, part.assessment.step, choice.rejected
+    if choice.found and facts.options.step is None:
         rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run), part.run))
-    plan = make_plan(part.compared, part.assessment if found else None, part.assessment, part.run, rejected)
-    return Planned(plan=plan, tree=tree, compared=part.compared, run=part.run)
+    return make_plan(part.compared, part.assessment if choice.found else None, part.assessment, part.run, rejected)
+
+
+def _join(tree: Parts, plans: Sequence[Plan], choice: Choice[AssessedStep]) -> Plan:
+    """Return the plans of the parts of a step as one, with the documents that list the files of its ranks."""
+    inventory, shown = tree.facts.inventory, choice.shown.value
+    documents: tuple[DocumentWrite, ...] = ()
+    warnings: list[str] = []
+    if choice.found and inventory.iterations:
+        from ms_recover.planning.document_check import plan_documents  # which other trees need not load
+
+        chosen = tree.facts.options.step is not None
+        documents, warnings = plan_documents(inventory, choice.shown.step, chosen=chosen)
+    notes = dict.fromkeys([*inventory.notes, *(note for plan in plans for note in plan.notes)])
+    return replace(
+        plans[0],
+        world_size=max(plan.world_size for plan in plans),
+        actions=tuple(sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)),
+        set_aside=tuple(one for plan in plans for one in plan.set_aside),
+        ranks=shown.ranks,
+        notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
+        run_id=shown.run_id,
+        disagreements=tuple(dict.fromkeys(text for plan in plans for text in plan.disagreements)),
+        partials=tuple(action for plan in plans for action in plan.partials),
+        warnings=(*dict.fromkeys(text for plan in plans for text in plan.warnings), *warnings),
+        documents=documents,
+    )
 
 
 def make_plan(
@@ -241,3 +286,94 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
                         text = f"rank {rank} has {len(alike)} slices for step {step}: {paths}"
                         notes.append(Note(alike[0].path, text))
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))
+
+
+_HOW = (
+    "--strategy 'PATH/ckpt_strategy_rank_{rank}.ckpt' (MindFormers writes them to output/strategy), or "
+    "--group-info 'PATH/group_info.pb'"
+)
+
+
+def hints_for(facts: Facts) -> tuple[str, ...]:
+    """Return the hints, one for each option; where no evidence was used or seen, which options take some."""
+    inventory = facts.inventory
+    hints = []
+    for seen in inventory.seen:
+        files = f"{seen.count} files such as {seen.example}" if seen.count > 1 else seen.example
+        hints.append(f"{files} may state which ranks hold the same: add {seen.option}")
+    known = any(file.info is not None for file in inventory.group_files) or facts.stages.layouts
+    if not hints and not known:
+        hints.append(f"no usable rank list or strategy file was found: if there are any, name them with {_HOW}")
+    return tuple(hints)
+
+
+def plan_strategy_files(
+    facts: Facts, actions: Iterable[Action], lists: Iterable[GroupWrite]
+) -> tuple[StrategyWrite, ...]:
+    """Return a write for each rank that gets a slice or a rank list, and has no strategy file where peers have theirs.
+
+    MindSpore writes the same for all ranks of a stage. The files that say what most of the stage's do are sources.
+    """
+    files = sorted(facts.inventory.strategy_files, key=lambda one: one.path)
+    have = {one.path for one in files} | {note.path for note in facts.inventory.notes}  # what cannot be read stays
+    folders = {one.rank: posixpath.dirname(one.target) for one in (*lists, *actions)}
+    writes = []
+    for rank, folder in sorted(folders.items()):
+        lenders = ((one, _target_like(one, rank, folder)) for one in files if _may_lend(facts, one, rank))
+        source, target = next(((one, path) for one, path in lenders if path is not None), (None, None))
+        if source is not None and target is not None and target not in have:
+            writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
+    return tuple(writes)
+
+
+def _target_like(source: StrategyFile, rank: int, folder: str) -> str | None:
+    """Return where a rank has its strategy file if another has it there: beside its slice, or in one folder of all."""
+    place, name = posixpath.split(source.path)
+    own = strategy_name(name, rank)
+    beside = own == STRATEGY_NAME or bool(ranks_in_folders(place.split("/")))
+    if own is None or (beside and not folder):
+        return None
+    return posixpath.join(folder if beside else place, own)
+
+
+def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:
+    """Whether a file lies in another rank's directory, and says what is known of the rank's stage."""
+    stages = facts.stages
+    stage = stages.of(rank)
+    return (
+        file.rank != rank
+        and not posixpath.isabs(file.path)
+        and stages.of(file.rank) == stage
+        and file.digest in stages.digests.get(stage, ())
+    )
+
+
+def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
+    """Return the verdict of each rank at the newest `most` steps of a planned tree, newest first.
+
+    Those that a plan passes over are judged as well; what was not read for the plan is judged by headers and manifests.
+    """
+    facts = planned.tree.facts
+    return tuple(_judge(planned.tree, candidate_at(facts, one.step, one)) for one in facts.saved[:most])
+
+
+def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
+    judged = assess_candidate(tree, candidate)
+    found = judged.value
+    return JudgedStep(step=judged.step, ranks=found.ranks, recoverable=judged.why is None, run_id=found.run_id)
+
+
+def number_groups(planned: Planned) -> tuple[int, ...]:
+    """Return for each rank the number of its group, in the order of first ranks; by lists, else by layouts."""
+    found: dict[Hashable, int] = {}
+    return tuple(found.setdefault(_group(planned.facts, rank), len(found)) for rank in range(planned.plan.world_size))
+
+
+def _group(facts: Facts, rank: int) -> Hashable:
+    if facts.groups.knows(rank):
+        return facts.groups.of(rank)
+    stages = facts.stages
+    cuts = stages.cuts.get(stages.of(rank), ())
+    if not cuts:
+        return rank
+    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)

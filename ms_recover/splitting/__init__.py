@@ -9,7 +9,7 @@ from ms_recover.lazy import lazy_names
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
-    from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError
+    from ms_recover.errors import DeviceLostError, NoDeviceLeftError, NotSavedError, PartError
     from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
     from ms_recover.splitting.fault_tolerant_splitter import FaultTolerantModelSplitter
     from ms_recover.splitting.nested import Shared
@@ -23,6 +23,7 @@ __all__ = [
     "Missing",
     "ModelSplitter",
     "NoDeviceLeftError",
+    "NotSavedError",
     "PartError",
     "Shared",
     "Span",
@@ -39,6 +40,7 @@ if not TYPE_CHECKING:
             "Missing": "ms_recover.splitting.events",
             "ModelSplitter": "ms_recover.splitting.splitter",
             "NoDeviceLeftError": "ms_recover.errors",
+            "NotSavedError": "ms_recover.errors",
             "PartError": "ms_recover.errors",
             "Shared": "ms_recover.splitting.nested",
             "Span": "ms_recover.splitting.events",

@@ -15,6 +15,8 @@ from ms_recover.splitting.progress import Device
 class DeviceStates(Sequence[bool]):
     """For each device whether it is at work, now; equal to a list of the same values.
 
+    A device whose process was lost is False until a fresh one is at work, also right after the error about the loss.
+
     ``states[1] = False`` takes device 1 out: its process ends, and others do its work. ``states[1] = True`` brings it
     back, with the current weights, and waits until it is at work or lost again. Slices can be assigned as well.
 

@@ -13,9 +13,20 @@ serves it. retired: it failed too often. moved: a part went to a surviving devic
 a chunk is given up. repaired: a slice was restored from a replica. reset: a device, or all of them, are brought back.
 removed: the caller set its state to False."""
 LossCause = Literal[
-    "eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "start", "weights", "raised", ""
+    "eof",
+    "reset",
+    "heartbeat",
+    "timeout",
+    "protocol",
+    "closed",
+    "peer_reported",
+    "cut",
+    "start",
+    "weights",
+    "raised",
+    "",
 ]
-"""The first seven break a world, see `ms_recover.errors.BrokenWorldError`. timeout: also a chunk or a part that takes
+"""The first eight break a world, see `ms_recover.errors.BrokenWorldError`. timeout: also a chunk or a part that takes
 too long. protocol: also an invalid message. start: no process started. weights: a part could not be loaded. raised: a
 part raised. Empty for events that are no loss."""
 Outcome = Literal["done", "lost", "raised"]

@@ -122,6 +122,9 @@ class ModelSplitter(Reports, Weights):
         Keep only the inputs of chunks on their way, and compute the forward pass again for the way back.
     save_steps : int, optional
         Steps from one `save` to the next.
+    clip_norm : float, optional
+        The gradients of a step are clipped by the norm of all of them, over all parts, before the optimizers step; with
+        the bits of ``mindspore.ops.clip_by_global_norm``, in the order of the stages.
 
     Attributes
     ----------
@@ -176,6 +179,7 @@ class ModelSplitter(Reports, Weights):
         snapshot_steps: int = 10,
         recompute: bool = False,
         save_steps: int | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         training = training_options(
             loss_fn=loss_fn,
@@ -183,6 +187,7 @@ class ModelSplitter(Reports, Weights):
             snapshot_steps=snapshot_steps,
             recompute=recompute,
             save_steps=save_steps,
+            clip_norm=clip_norm,
         )
         if save_steps is not None and directory is None:
             raise UsageError("save_steps needs a directory that stays: give one")
@@ -221,10 +226,8 @@ class ModelSplitter(Reports, Weights):
         if training is not None:
             stages_of_parts = [given.cells[part.start : part.stop] for part in self.parts]
             check_trainable(stages_of_parts, split, num_devices, remote)
-            try_optimizer(training.optimizer, stages_of_parts)
-            method = pickling.dump_method(
-                Method(loss_fn=training.loss_fn, optimizer=training.optimizer, recompute=training.recompute)
-            )
+            try_optimizer(training.optimizer, stages_of_parts, found.manifests if found else ())
+            method = pickling.dump_method(Method(training.loss_fn, training.optimizer, recompute, clip_norm))
         pickled = list(map(given.pickled, self.parts))
         names = given.names_to_find()
         jobs = make_jobs(options, pickled, self.parts, given.total, seed=given.seed, method=method, names=names)
@@ -339,6 +342,8 @@ class ModelSplitter(Reports, Weights):
             When a device is lost and the step is given up; no weight has changed.
         PartError
             When a part, the loss or the optimizer raises; no weight has changed.
+        NotSavedError
+            When the step is done and counts, and the save behind it fails; the error's `loss` is that of the step.
         """
         arguments = x if isinstance(x, tuple) else (x,)
         targets = y if isinstance(y, tuple) else (y,)

@@ -47,7 +47,7 @@ class Weights:
         ------
         UsageError
             When the splitter was made without a directory, or is closed.
-        StorageError
+        NotSavedError
             When they cannot be written; the slices of the save before are whole then.
         DeviceLostError
             When a device is lost and nothing takes its place.

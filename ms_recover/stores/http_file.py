@@ -152,9 +152,10 @@ class HttpFile(DistantFile):
         patience, pace = self._store.client.patience(), self._store.client.pace(self.name)
         buffer = memoryview(bytearray(min(_CHUNK, max(end - start, _LEAST_BUFFER))))
         while start < end:
+            pinned = self._version  # other connections for this file may pin another one meanwhile
             try:
-                with self._ask("GET", start, end, stop) as response:
-                    skip = self._check(response, start, end)
+                with self._ask("GET", start, end, pinned, stop) as response:
+                    skip = self._check(response, start, end, pinned)
                     while start < end and (count := response.read_into(buffer)):
                         if stop():
                             raise StoppedError
@@ -179,15 +180,15 @@ class HttpFile(DistantFile):
                 pace.came(0)
                 _log.warning("%s: %s: resuming at byte %d", self.name, error, start)
 
-    def _ask(self, method: str, start: int, end: int, stop: Stop) -> Response:
-        headers = {} if self._version is None else self._version.pins()
+    def _ask(self, method: str, start: int, end: int, pinned: Version | None, stop: Stop) -> Response:
+        headers = {} if pinned is None else pinned.pins()
         if method == "GET":
             headers["Range"] = f"bytes={start}-{end - 1}"
         return self._store.client.ask_once(method, self._store.quoted(self._path), headers, stop=stop)
 
-    def _check(self, response: Response, start: int, end: int) -> int:
+    def _check(self, response: Response, start: int, end: int, pinned: Version | None) -> int:
         """Return how many bytes of an answer to pass over; check that it is what was asked for."""
-        if response.status == 412 and self._has_new_tag():
+        if response.status == 412 and self._has_new_tag(pinned):
             raise BreakError("the server gives the same file another tag", pause=0.0)
         self._store.check_status(response, self._path, (200, 206))
         if response.status == 200:  # a server that knows no ranges
@@ -203,9 +204,8 @@ class HttpFile(DistantFile):
         self._pin(Version.of(response.headers, None if found[3] == "*" else int(found[3])))
         return 0
 
-    def _has_new_tag(self) -> bool:
-        """Whether only the tag is another one, which counts from then on."""
-        pinned = self._version
+    def _has_new_tag(self, pinned: Version | None) -> bool:
+        """Whether only the tag is another one than was asked for, which counts from then on."""
         if pinned is None or not pinned.exact:
             return False
         now = self._store.head(self._path)

@@ -4,12 +4,14 @@ It runs this file alone, without importing any of ms_recover, so that it is smal
 the interpreter lock of its parent. Its standard input is a socket to the parent, with one JSON object per packet:
 
 - ``{"do": "watch", world, epoch, rank, key, interval, limit, peers: {rank: [host, port]}}`` with a UDP socket,
+- ``{"do": "passed", world, epoch, bytes: {rank: number}}`` when more bytes were passed to the kernel for these peers,
 - ``{"do": "forget", world, epoch, peer}`` when a peer left,
 - ``{"do": "leave", world, epoch, cause, accused}`` when the world ended here;
-- the helper answers ``{"lost": world, epoch, rank, cause, accused}`` and, periodically, ``{"alive": pid}``.
+- the helper answers ``{"lost": world, epoch, rank, cause, accused}`` and, periodically, ``{"alive": pid}`` and
+  ``{"passed": world, epoch, bytes: {rank: number}}`` with what these peers say they passed to their kernels.
 
-Datagrams: ``MSRB``, version, type (heartbeat, left or gone), cause, world, epoch, sender, accused, counter, and 16
-bytes of HMAC.
+Datagrams: ``MSRB``, version, type (heartbeat, left or gone), cause, world, epoch, sender, accused, counter, bytes that
+were passed to the kernel for this peer, and 16 bytes of HMAC.
 Heartbeats stop while the parent is stopped or traced. When it dies, the helper reports that to the peers and ends.
 """
 
@@ -30,30 +32,32 @@ import time
 from typing import Any
 
 # The same as `wire.CAUSES`: this file imports nothing of ms_recover, to start quickly. A test compares the two.
-CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
-VERSION = 1
+CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "cut")
+VERSION = 2
 HEARTBEAT, LEFT, GONE = 1, 2, 3
 MAX_PACKET = 1 << 17
-_DATAGRAM = struct.Struct("!4sBBB8sIIIQ")
+_DATAGRAM = struct.Struct("!4sBBB8sIIIQQ")
 _MAC = 16
 _FAREWELLS = 3
 _ALIVE_S = 0.25
 
 
-def pack(key: bytes, kind: int, cause: int, place: tuple[bytes, int], sender: int, accused: int) -> bytes:
+def pack(
+    key: bytes, kind: int, cause: int, place: tuple[bytes, int], sender: int, accused: int, passed: int = 0
+) -> bytes:
     """Make a datagram for a world and epoch; its counter is the time, so that a replay is detected."""
-    data = _DATAGRAM.pack(b"MSRB", VERSION, kind, cause, *place, sender, accused, time.monotonic_ns())
+    data = _DATAGRAM.pack(b"MSRB", VERSION, kind, cause, *place, sender, accused, time.monotonic_ns(), passed)
     return data + hmac.digest(key, data, "sha256")[:_MAC]
 
 
-def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int] | None:
-    """Decode an unverified datagram: type, cause, world and epoch, sender, accused, counter; None when invalid."""
+def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int, int] | None:
+    """Decode an unverified datagram: type, cause, world and epoch, sender, accused, counter, bytes; None if invalid."""
     if len(data) != _DATAGRAM.size + _MAC:
         return None
-    magic, version, kind, cause, world, epoch, sender, accused, counter = _DATAGRAM.unpack_from(data)
+    magic, version, kind, cause, world, epoch, sender, accused, counter, passed = _DATAGRAM.unpack_from(data)
     if magic != b"MSRB" or version != VERSION or kind not in (HEARTBEAT, LEFT, GONE) or cause >= len(CAUSES):
         return None
-    return kind, cause, (world, epoch), sender, accused, counter
+    return kind, cause, (world, epoch), sender, accused, counter, passed
 
 
 def genuine(key: bytes, data: bytes) -> bool:
@@ -71,18 +75,24 @@ class Watched:
         self.peers = {int(rank): (str(host), int(port)) for rank, (host, port) in order["peers"].items()}
         self.last_received = dict.fromkeys(self.peers, now)
         self.counters = dict.fromkeys(self.peers, 0)
+        self.passed: dict[int, int] = {}
+        """Bytes that this member passed to its kernel for its peers."""
+        self.heard: dict[int, int] = {}
+        self.news: dict[int, int] = {}
+        """Those that peers say they passed for this member: all, and those that it was not informed of."""
         self.next_heartbeat = now
 
     def send(self, kind: int, cause: int = 0, accused: int = 0, times: int = 1) -> None:
         """Send a datagram to every peer."""
         for _ in range(times):
-            for address in self.peers.values():
+            for peer, address in self.peers.items():
+                passed = self.passed.get(peer, 0)
                 with contextlib.suppress(OSError):
-                    self.sock.sendto(pack(self.key, kind, cause, self.place, self.rank, accused), address)
+                    self.sock.sendto(pack(self.key, kind, cause, self.place, self.rank, accused, passed), address)
 
     def forget(self, peer: int) -> None:
         """Stop watching a peer."""
-        for table in (self.peers, self.last_received, self.counters):
+        for table in (self.peers, self.last_received, self.counters, self.heard, self.news):
             table.pop(peer, None)
 
     def receive(self, data: bytes, now: float) -> tuple[int, int, int] | None:
@@ -90,11 +100,13 @@ class Watched:
         fields = unpack(data)
         if fields is None:
             return None
-        kind, cause, place, sender, accused, counter = fields
+        kind, cause, place, sender, accused, counter, passed = fields
         known = place == self.place and sender in self.last_received and genuine(self.key, data)
         if not known or counter <= self.counters[sender]:
             return None
         self.counters[sender], self.last_received[sender] = counter, now
+        if kind == HEARTBEAT and passed != self.heard.get(sender, 0):
+            self.heard[sender] = self.news[sender] = passed
         if kind == LEFT:
             self.forget(sender)
         return (sender, cause, accused) if kind == GONE else None
@@ -147,10 +159,16 @@ class Helper:
         if now >= self._next_alive:
             self._next_alive = now + _ALIVE_S
             self._report({"alive": os.getpid()})
+            self._report_passed()
         if now >= self._next_heartbeat:
             self._send_heartbeats(now)
         if now >= self._next_silence:
             self._find_silent(now)
+
+    def _report_passed(self) -> None:
+        for (identity, epoch), world in self._worlds.items():
+            if world.news and self._report({"passed": identity.hex(), "epoch": epoch, "bytes": world.news}):
+                world.news = {}
 
     def _send_heartbeats(self, now: float) -> None:
         """Send those that are due; worlds with the same interval are due at the same moments, in one wake-up."""
@@ -214,6 +232,8 @@ class Helper:
             self._next_heartbeat = world.next_heartbeat
             self._next_silence = min(self._next_silence, world.next_heartbeat + world.limit)
             self._selector.register(sock, selectors.EVENT_READ, world)
+        elif place in self._worlds and order["do"] == "passed":
+            self._worlds[place].passed = {int(rank): int(count) for rank, count in order["bytes"].items()}
         elif place in self._worlds and order["do"] == "forget":
             self._worlds[place].forget(int(order["peer"]))
         elif place in self._worlds:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ms_recover.worlds import wire
+from ms_recover.worlds import silence, wire
 from ms_recover.worlds.sending import LargeFrames, Views, send_part
 from ms_recover.worlds.stream import AGAIN
 from ms_recover.worlds.wire import CAUSES, FrameKind, Header, ProtocolError
@@ -37,6 +37,10 @@ _TOGETHER = 15
 """Looks that are left out when the peer was on this core: the scheduler may move it."""
 _MAX_DESCRIPTOR = 1024  # of select, the only wait that knows microseconds
 _DRAINS_IN_A_ROW = 64
+_RTO_MAX_MS = 44  # of TCP, from Linux 6.15 on; socket has no name for it
+_MAX_PROBES = 127  # the most that Linux takes; with them it does not end a connection before `look` does
+_MAX_REPEATED = 10
+"""Probes that are repeated at each look, so that a few lost ones say nothing."""
 _INCOMING_CPU = getattr(socket, "SO_INCOMING_CPU", 49)  # Linux; the name is there from Python 3.11 on
 _own_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 _ABORT, _LEAVE = FrameKind.ABORT, FrameKind.LEAVE  # an enumeration looks its members up slowly before Python 3.12
@@ -84,7 +88,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._flags = 0 if self._tls else socket.MSG_DONTWAIT
         self._queue: deque[Outgoing] = deque()
-        self._large = None if self._tls else LargeFrames(sock, partial(self._guard, self._large_ended))
+        self._large = None if self._tls else LargeFrames(sock, self._count, partial(self._guard, self._large_ended))
         self._at_large: Views | None = None
         """The views of the first frame while the thread sends it."""
         self._data = memoryview(bytearray(_BUFFER))
@@ -97,6 +101,10 @@ class Link:
         self.left = False
         """Whether the other side has left in good order."""
         self._shut = False
+        self.sent = 0
+        """Bytes that the kernel has taken."""
+        self._received = 0
+        self._seen: silence.Seen | None = None
         self.responsive = False
         """Whether the last answer came so soon that waiting for the next one is faster than the event loop."""
         poller = select.poll()
@@ -235,7 +243,7 @@ class Link:
         """Send until it would block; remove sent bytes from the views."""
         while views:
             try:
-                send_part(self._sock, views, self._flags, self._tls)
+                self.sent += send_part(self._sock, views, self._flags, self._tls)
             except (*AGAIN, ssl.SSLWantWriteError):
                 return
 
@@ -246,6 +254,9 @@ class Link:
         self._at_large = views
         self._large.send(views)
         return True
+
+    def _count(self, sent: int) -> None:
+        self.sent += sent  # in the thread: the event loop sends nothing meanwhile
 
     def _large_ended(self, views: Views) -> None:
         if views is self._at_large and self._large is not None and (self._large.error or not views):
@@ -289,8 +300,12 @@ class Link:
 
     def _write_failed(self, error: OSError) -> None:
         self.read_rest()  # the other side may have sent the reason, or have left, before it closed
-        if not self.closed and not self.left:
-            self._lost("eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
+        if self.closed or self.left:
+            return
+        if isinstance(error, BrokenPipeError):
+            self._lost("eof", str(error))
+        else:
+            self._failed(error)
 
     def read_rest(self) -> None:
         """Read and keep all that has come: the connection has failed, or another member says that this peer has."""
@@ -389,11 +404,12 @@ class Link:
         except ssl.SSLEOFError:
             count = 0
         except OSError as error:
-            self._lost("reset", str(error))
+            self._failed(error)
             return False
         if not count:
             self._lost("eof", f"rank {self.peer} closed the connection")
             return False
+        self._received += count
         if self._target is None:
             self._end += count
         else:
@@ -402,6 +418,49 @@ class Link:
                 return True
         self._parse()
         return True
+
+    def look(self, heartbeat: float, at: float, passed: int) -> str:
+        """Look whether the connection still passes bytes; return why it is cut, or nothing.
+
+        `passed` are the bytes that the peer has passed to its kernel.
+        """
+        if self.closed or self.left:
+            return ""
+        if self._seen is None:
+            self._seen = silence.Seen(at, at)
+            self._keep_alive(heartbeat)
+        info = silence.unpack_info(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, silence.INFO_SIZE))
+        waiting = fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)) != bytes(4)
+        found = silence.Found(at, info, not self._paused and not waiting, self._received, passed)
+        self._seen, verdict = silence.judge(self._seen, found, heartbeat)
+        if verdict:
+            return silence.describe(verdict, self.peer, self._ends(), heartbeat)
+        if 0 < info.probes < _MAX_REPEATED:
+            # Setting the time of an idle connection that is over sends the next probe at once, not after a pause.
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence.pause_s(heartbeat))
+        return ""
+
+    def _keep_alive(self, heartbeat: float) -> None:
+        """Let the kernel probe the connection when it is idle, or the peer does not read; `look` judges the answers."""
+        pause = silence.pause_s(heartbeat)
+        with contextlib.suppress(OSError):  # without it, probes of a peer that does not read become rare
+            self._sock.setsockopt(socket.IPPROTO_TCP, _RTO_MAX_MS, min(1000 * pause, 120_000))
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _MAX_PROBES)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def _ends(self) -> str:
+        with contextlib.suppress(OSError):
+            ends = self._sock.getsockname(), self._sock.getpeername()
+            return " between " + " and ".join(f"{address} port {port}" for address, port, *_ in ends)
+        return ""
+
+    def _failed(self, error: OSError) -> None:
+        if isinstance(error, TimeoutError):  # nobody looked for so long that the kernel gave up first
+            self._lost("cut", f"{error}: {silence.CHECK}")
+        else:
+            self._lost("reset", str(error))
 
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.

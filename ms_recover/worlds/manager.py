@@ -50,7 +50,8 @@ class WorldManager:
     Parameters
     ----------
     heartbeat : float
-        Seconds of silence after which a frozen or unreachable peer is lost.
+        Seconds of silence after which a frozen or unreachable peer is lost. A connection that passes nothing although
+        heartbeats come is lost within three times that, or 4 s if that is longer.
     security : Security, optional
         ``Security.from_environment()`` by default.
 
@@ -276,7 +277,8 @@ class WorldManager:
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
         interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
         # Last, because the start of the first helper takes as long as all the rest.
-        self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
+        look = functools.partial(world.look, self.watchdog.heartbeat)
+        self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats, look)
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -306,7 +308,7 @@ class WorldManager:
             if peer == world.rank:
                 world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
             elif peer == accused and cause in ("heartbeat", "eof"):
-                silence = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
+                silence = f"no heartbeat of rank {peer} came over UDP for {self.watchdog.heartbeat:g} s"
                 words = silence if cause == "heartbeat" else f"rank {peer} is dead"
                 world.read_rest(peer)
                 world.handle(world.state.lost, peer, cause, words)

@@ -38,12 +38,14 @@ def send_part(sock: socket.socket, views: Views, flags: int, tls: bool = False) 
 class LargeFrames:
     """A thread that sends frames on one connection, one at a time; it starts with the first.
 
-    The socket is made a blocking one: every other call must say that it does not wait. `ended` is called in the event
-    loop with the views of a frame that was sent, or failed with `error`.
+    The socket is made a blocking one: every other call must say that it does not wait. `count` is called in the thread
+    with the bytes that the kernel has taken, `ended` in the event loop with the views of a frame that was sent, or
+    failed with `error`.
     """
 
-    def __init__(self, sock: socket.socket, ended: Callable[[Views], object]) -> None:
+    def __init__(self, sock: socket.socket, count: Callable[[int], object], ended: Callable[[Views], object]) -> None:
         self._sock = sock
+        self._count = count
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._frames: queue.SimpleQueue[Views | None] = queue.SimpleQueue()
@@ -83,7 +85,7 @@ class LargeFrames:
             try:
                 while views and not self._stopping:
                     try:
-                        send_part(self._sock, views, 0)
+                        self._count(send_part(self._sock, views, 0))
                     except AGAIN:
                         room.poll(_WAIT_S * 1e3)  # an event loop such as uvloop has made the socket non-blocking again
             except BaseException as error:  # raised in the event loop

@@ -30,6 +30,7 @@ from ms_recover.worlds.instructions import (
     Phase,
     TakeBack,
 )
+from ms_recover.worlds.silence import CHECK
 from ms_recover.worlds.wire import CAUSES, FrameKind, Header
 
 SMALL = 1 << 16
@@ -268,7 +269,8 @@ class WorldState:
 
     def reported(self, peer: int, accused: int, cause: str) -> list[Instruction]:
         """Break the world because a peer reports that it is broken."""
-        return self.aborted(Fault(accused, "peer_reported", f"rank {peer} reports {cause} of rank {accused}"))
+        words = f"rank {peer} reports {cause} of rank {accused}"
+        return self.aborted(Fault(accused, "peer_reported", f"{words}: {CHECK}" if cause == "cut" else words))
 
     def closed(self) -> list[Instruction]:
         """Leave in good order."""

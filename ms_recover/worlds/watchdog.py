@@ -11,11 +11,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ms_recover.errors import UsageError
-from ms_recover.worlds import arguments, stream
+from ms_recover.worlds import arguments, silence, stream
 
 _log = logging.getLogger(__name__)
 _HELPER = Path(__file__).with_name("heartbeat.py")
@@ -25,11 +26,19 @@ _END_S = 2.0
 _RESTART_S = 1.0
 _FAILING_LIMITS = 5
 _MAX_PACKET = 1 << 16
+Look = Callable[[float, Mapping[int, int]], Mapping[int, int]]
+"""Looks at the connections of a world, see `World.look`."""
 
 
-class _Watch(NamedTuple):
+@dataclass(slots=True)
+class _Watch:
     order: dict[str, Any]
     sock: socket.socket
+    look: Look
+    passed: dict[int, int] = field(default_factory=dict)
+    """Bytes that peers say they passed to their kernels for this member."""
+    told: Mapping[int, int] | None = None
+    """Those that this member passed for its peers, as the helper was told last."""
 
 
 class WatchDog:
@@ -60,7 +69,7 @@ class WatchDog:
             raise UsageError(f"heartbeat is {heartbeat} s, {limits}")
         self.replaced = 0
         """Number of times that the helper was replaced."""
-        self._check_s = min(0.5, heartbeat / 6)
+        self._check_s = silence.look_s(heartbeat)
         self._silent_s = max(0.5, min(1.5, heartbeat / 2))
         self._lost = lost
         self._watches: dict[tuple[bytes, int], _Watch] = {}
@@ -87,16 +96,18 @@ class WatchDog:
         peers: Mapping[int, tuple[str, int]],
         interval: float,
         sock: socket.socket,
+        look: Look,
     ) -> None:
         """Start to watch the peers of a world.
 
         World and epoch are those of the datagrams, which `key` signs; `peers` has addresses and ports by rank,
         `interval` is the time between two heartbeats, in seconds. The watchdog owns the UDP socket from now on, so that
-        a new helper continues with the same one.
+        a new helper continues with the same one. `look` is called again and again with the time and the bytes that the
+        peers passed to their kernels, and returns those that this member passed; they go out with the heartbeats.
         """
         order = _order("watch", world, epoch, rank=rank, key=key.hex(), interval=interval, limit=self.heartbeat)
         order["peers"] = {peer: list(address) for peer, address in peers.items()}
-        self._watches[world, epoch] = _Watch(order, sock)
+        self._watches[world, epoch] = _Watch(order, sock, look)
         if self._helper is None:
             self._start()
         else:
@@ -150,6 +161,7 @@ class WatchDog:
         self._last_report = self._last_check = self._last_start = loop.time()
         for watch in self._watches.values():
             self._send(watch.order, watch.sock)
+            watch.told = None
         if self._timer is None:
             self._timer = loop.call_later(self._check_s, self._check)
 
@@ -176,7 +188,9 @@ class WatchDog:
             self._last_report = asyncio.get_running_loop().time()
             try:
                 report = json.loads(data)
-                if "lost" in report:
+                if "passed" in report:
+                    self._peers_passed(bytes.fromhex(report["passed"]), report["epoch"], report["bytes"])
+                elif "lost" in report:
                     world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
                     self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
             except Exception:
@@ -203,6 +217,23 @@ class WatchDog:
             self._restart()
         elif now - self._last_report > self._silent_s:
             self._replace(self._helper)
+        self._read_reports()  # that a peer is dead is the better reason why its connection is silent
+        for (world, epoch), watch in list(self._watches.items()):
+            passed = watch.look(now, watch.passed)
+            if (world, epoch) in self._watches and passed != watch.told:
+                self._tell_passed(watch, _order("passed", world, epoch, bytes=passed))
+
+    def _tell_passed(self, watch: _Watch, order: dict[str, Any]) -> None:
+        """Tell the helper how many bytes were passed for each peer; when it is behind, again at the next look."""
+        if self._control is not None:
+            with contextlib.suppress(OSError):  # a helper that died is noticed, and replaced, as its socket is read
+                self._control.send(json.dumps(order).encode())
+                watch.told = order["bytes"]
+
+    def _peers_passed(self, world: bytes, epoch: int, passed: Mapping[str, int]) -> None:
+        watch = self._watches.get((world, epoch))
+        if watch is not None:
+            watch.passed.update({int(rank): count for rank, count in passed.items()})
 
     def _replace(self, helper: subprocess.Popen[bytes] | None) -> None:
         """Replace a helper that died or froze."""

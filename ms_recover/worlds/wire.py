@@ -23,7 +23,7 @@ VERSION = 1
 MAGIC = b"MSRW"
 MAX_DIMENSIONS = 16
 MAX_LENGTH = 1 << 40
-CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
+CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "cut")
 """Why a world broke; the code on the wire is the position here.
 
 `heartbeat` repeats them: the helper process runs that file alone, without importing any of ms_recover.

@@ -280,6 +280,21 @@ class World:
             except Exception as error:
                 self.failed(error)
 
+    def look(self, heartbeat: float, at: float, passed: Mapping[int, int]) -> dict[int, int]:
+        """Break the world when a connection passes nothing any more.
+
+        `passed` has the bytes that peers passed to their kernels for this member. Returns those that this member passed
+        for them.
+        """
+        try:
+            for link in list(self._links.values()):
+                words = link.look(heartbeat, at, passed.get(link.peer, 0))
+                if words:
+                    self.apply(self.state.lost(link.peer, "cut", words))
+        except Exception as error:
+            self.failed(error)
+        return {peer: link.sent for peer, link in self._links.items()}
+
     def reported(self, peer: int, accused: int, cause: str) -> None:
         """Break the world because the helper of a peer reports that it is broken."""
         self.read_rest(accused)

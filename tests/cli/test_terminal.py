@@ -15,7 +15,8 @@ from contextlib import suppress
 import pytest
 
 from ms_recover.testing.trees import make_tree
-from tests.support.serving import Served, free_port, split
+from tests.support.ports import free_port
+from tests.support.serving import Served, split
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.planning.union import cut_down, unite
@@ -50,7 +50,7 @@ def upload(tree, url):
 
 
 def copied(tree, url):
-    return backing_up.copy(api.scan(tree), url, jobs=4)
+    return api.copy(api.scan(tree), url, jobs=4)
 
 
 def test_a_step_is_copied_and_sent_once(recover_ckpt, tree, url):
@@ -152,14 +152,14 @@ def test_a_bucket_that_does_not_exist_is_named_before_anything_is_read(recover_c
 def test_a_backup_below_a_tree_of_a_bucket_is_refused(tree, bucket):
     root = f"s3://{bucket}/run7"
     for url in (f"{root}/backup", f"s3a://{bucket}/run7/a/b/"):
-        with pytest.raises(UsageError, match=f"lies in {root}"), backing_up.open_target(url, root):
+        with pytest.raises(UsageError, match=f"lies in {root}"), api.open_target(url, root):
             pass
-    with backing_up.open_target(f"s3://{bucket}/run77", root):
+    with api.open_target(f"s3://{bucket}/run77", root):
         pass
 
 
 def test_the_trial_leaves_nothing_in_a_bucket(tree, bucket, s3):
-    with backing_up.open_target(f"s3://{bucket}/run7", str(tree)):
+    with api.open_target(f"s3://{bucket}/run7", str(tree)):
         pass
     assert "Contents" not in s3.client.list_objects_v2(Bucket=bucket)
 
@@ -173,7 +173,7 @@ def test_a_disk_without_room_is_known_before_anything_is_sent(tree, tmp_path, re
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
     try:
-        wanted = backing_up.copy(api.scan(tree), str(disk), dry_run=True).uploaded_bytes
+        wanted = api.copy(api.scan(tree), str(disk), dry_run=True).uploaded_bytes
         room = os.statvfs(disk)
         (tmp_path / "disk" / ".filler.ms_recover.tmp").write_bytes(bytes(room.f_bavail * room.f_bsize - wanted // 2))
         for more in (("--dry-run",), ()):

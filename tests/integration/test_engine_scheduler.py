@@ -12,7 +12,7 @@ from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.command_line import in_this_process
 from tests.support.dask_cluster import DaskCluster
 from tests.support.examples import examples
-from tests.support.servers import free_port
+from tests.support.ports import free_port
 from tests.support.serving import leftovers, make_certificates
 
 dask = pytest.importorskip("dask")

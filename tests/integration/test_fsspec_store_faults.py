@@ -15,7 +15,7 @@ from ms_recover.errors import (
 )
 from ms_recover.stores.store import never
 from tests.support.fault_proxy import FaultProxy, reply
-from tests.support.servers import free_port
+from tests.support.ports import free_port
 from tests.support.store_fixtures import NUMBERS
 
 DATA = os.urandom(1 << 20) * 9

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ms_recover.histories import history
 from ms_recover.model.steps import Step
+from ms_recover.verbs.history import history
 from tests.support.msrun import run_ranks
 
 pytestmark = [

@@ -16,7 +16,7 @@ from ms_recover.formats.common_info import encode_common
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
-from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.union import cut_down, unite
 from ms_recover.scanning.sent_inventory import decode_inventory
@@ -178,6 +178,24 @@ def test_without_any_metadata_nothing_is_guessed(tmp_path):
     plan = api.plan(api.scan(root))
     assert not plan.recoverable
     assert plan.ranks[2].verdict == "unrecoverable"
+
+
+def test_without_any_metadata_equal_files_show_what_the_operator_may_state(tmp_path):
+    root = unpack("dp2_mp2_pp2", tmp_path)
+    for folder in (OLD, NEW):
+        (root / folder / "metadata.json").unlink()
+    whole = contents(root)
+    lose(root, *of_rank("dp2_mp2_pp2", 2))
+    at_newest = PlanOptions(step=Step.iteration(200))
+    plan = api.plan(api.scan(root), at_newest)
+    assert not plan.recoverable
+    equal, files = plan.hints
+    assert equal.startswith("ranks 0 and 2; 1 and 3 hold equal bytes at steps 200, 100")
+    assert equal.endswith("say who holds the same as rank 2 with --group or --axes")
+    assert files.startswith("no usable rank list or strategy file was found")
+    stated = replace(at_newest, groups=(frozenset({0, 2}),))
+    assert api.apply(api.plan(api.scan(root), stated)).exit_code == 0
+    assert contents(root) == whole
 
 
 def test_without_any_metadata_strategy_files_that_are_named_serve(tmp_path):
@@ -402,7 +420,7 @@ def test_the_format_that_was_saved_last_counts(tmp_path):
 
 
 def served(root):
-    tree = ServedTree(root, api.DEFAULT_SCAN)
+    tree = ServedTree(root, DEFAULT_SCAN)
     return decode_inventory(tree.encoded(lambda: False), "host:1")
 
 
@@ -412,7 +430,7 @@ def test_a_node_that_lost_everything_plans_over_another(tmp_path):
     here.mkdir()
     heard = served(there)
     assert [one.step for one in heard.iterations] == [Step.iteration(200), Step.iteration(100)]
-    local = api.scan(here, replace(api.DEFAULT_SCAN, may_be_empty=True))
+    local = api.scan(here, replace(DEFAULT_SCAN, may_be_empty=True))
     union = unite(local, [heard])
     plan = api.plan(union.inventory, PlanOptions(quick=True))
     cut = cut_down(plan, union, range(8), ["host:1"], {})

@@ -22,7 +22,8 @@ from ms_recover.stores.store import never
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.command_line import in_this_process
 from tests.support.fault_proxy import FaultProxy, eventually, reply
-from tests.support.serving import Served, free_port, leftovers, serving, split
+from tests.support.ports import free_port
+from tests.support.serving import Served, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
 TOKEN, OTHER = "a token of sixteen bytes or more", "some other token of such a length"
@@ -177,6 +178,38 @@ def test_a_slice_that_is_replaced_in_the_middle_never_mixes(tmp_path):
             opened.read_range(0, opened.size, taken.extend, never)
         with pytest.raises(VerificationError):
             opened.check_unchanged()
+
+
+def test_each_of_several_connections_for_one_slice_may_find_another_tag(tmp_path):
+    """The server knows a digest from now on: the second connection hears of it when the first knows it already."""
+    make_tree(tmp_path, data_parallel=1, model_parallel=1, parameters={"w": 1 << 20})
+    path, taken, known = f"ckpt_dir0/{NAME}", {0: bytearray(), 1: bytearray()}, threading.Event()
+    both, later = threading.Barrier(2), threading.Lock()
+
+    def hold(asked, head):
+        if asked.startswith(b"GET ") and b" 412 " in head:
+            both.wait(30)
+            if not later.acquire(blocking=False):
+                assert known.wait(30)
+        return head
+
+    def take(half):
+        opened.read_range(half * middle, half * middle + middle, taken[half].extend, never)
+        known.set()
+
+    with serving(tmp_path) as [server], FaultProxy(server.port) as proxy, HttpStore(f"http://{proxy.address}") as store:
+        opened = store.open(path)
+        state, middle = store.stat(path).state, opened.size // 2
+        opened.read_range(0, 1, lambda _: None, never)
+        assert store.digest_there(path, state, never) is not None
+        proxy.rewrite = hold
+        threads = [threading.Thread(target=take, args=(half,)) for half in taken]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert taken[0] + taken[1] == (tmp_path / path).read_bytes()[: 2 * middle]
 
 
 @pytest.mark.parametrize("lie", ["huge", "garbage", "escaping", "dumb", "page"])

@@ -13,7 +13,8 @@ from ms_recover.stores.http_access import Access
 from ms_recover.testing.trees import make_tree, save_manifests
 from ms_recover.worlds.security import Security, with_certificates
 from tests.support.fault_proxy import FaultProxy
-from tests.support.serving import Nginx, Served, free_port, leftovers, make_certificates, serving, split
+from tests.support.ports import free_port
+from tests.support.serving import Nginx, Served, leftovers, make_certificates, serving, split
 
 NAME = "test-1_8.ckpt"
 TOKEN = "0123456789abcdef"

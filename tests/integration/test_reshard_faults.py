@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError, UsageError, VerificationError
 from ms_recover.file_names import RESHARD_NAME, TRACKER_NAME
 from ms_recover.formats.header import read_header
@@ -50,7 +50,7 @@ class Scene:
         self.options = ReshardOptions(strategy=strategy, form=form, common=common)
 
     def plan(self) -> ReshardPlan:
-        return resharding.plan_reshard(api.scan(self.root), self.output, self.options)
+        return api.plan_reshard(api.scan(self.root), self.output, self.options)
 
     def files(self) -> dict[str, bytes]:
         """Return every finished file of the output."""
@@ -62,7 +62,7 @@ class Scene:
 
     def complete(self) -> None:
         """The next run brings everything to its end, and the one after that writes nothing."""
-        outcome = resharding.reshard(self.plan(), compare=True)
+        outcome = api.reshard(self.plan(), compare=True)
         assert (outcome.exit_code, outcome.errors) == (0, ())
         if self.options.form is None:
             check_tree(self.output, self.target, self.arrays)
@@ -71,7 +71,7 @@ class Scene:
         assert not list(self.output.rglob("*.tmp"))
         assert not api.verify(api.scan(self.output)).wrong
         before = {path: path.stat().st_mtime_ns for path in self.output.rglob("*")}
-        again = resharding.reshard(self.plan())
+        again = api.reshard(self.plan())
         assert {one.status for one in again.results} == {"already there"}
         assert {path: path.stat().st_mtime_ns for path in self.output.rglob("*")} == before
 
@@ -112,7 +112,7 @@ def test_killed_at_any_call_it_goes_on(kind: str, form: OutputFormat | None, tar
 
         def work(plan: ReshardPlan = plan, number: int = number) -> None:
             with Faults(str(scene.output), number, kind, WRITING).installed():
-                resharding.reshard(plan)
+                api.reshard(plan)
 
         code = in_a_child(work)
         check_names(scene, truth)
@@ -143,7 +143,7 @@ def test_an_error_at_any_call(code: str, calls: tuple[str, ...], target: Job, ba
         faults = Faults(str(scene.output), number, code, calls)
         with faults.installed():
             try:
-                outcome = resharding.reshard(plan)
+                outcome = api.reshard(plan)
                 found, texts = outcome.exit_code, [one.error for one in outcome.results if one.error]
                 texts += outcome.errors
             except MsRecoverError as error:
@@ -178,23 +178,23 @@ def test_a_damaged_slice_gives_nothing(manifests: bool, base: Path) -> None:
     flip(scene.root / "ckpt_dir0" / NAME)
     plan = scene.plan()
     if manifests:
-        assert resharding.reshard(plan, compare=True).exit_code == 0
+        assert api.reshard(plan, compare=True).exit_code == 0
         check_tree(scene.output, TARGET, scene.arrays)
         return
     assert plan.disagreements
     assert not plan.complete
-    assert resharding.reshard(plan, partial=True).exit_code == VerificationError.exit_code
+    assert api.reshard(plan, partial=True).exit_code == VerificationError.exit_code
 
 
 def test_a_source_that_changes_after_the_plan_is_passed_over(base: Path) -> None:
     scene = Scene(base)
     plan = scene.plan()
     flip(scene.root / "ckpt_dir0" / NAME)
-    outcome = resharding.reshard(plan)
+    outcome = api.reshard(plan)
     assert outcome.exit_code == VerificationError.exit_code
     assert any("ckpt_dir0" in text for one in outcome.results for text in one.dropped)
     check_tree(scene.output, TARGET, scene.arrays)
-    resharding.reshard(plan, compare=True)
+    api.reshard(plan, compare=True)
 
 
 def test_a_source_without_replica_that_changes_leaves_no_file(base: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_source_without_replica_that_changes_leaves_no_file(base: Path) -> Non
     plan = scene.plan()
     assert plan.complete
     flip(scene.root / "ckpt_dir0" / NAME)
-    outcome = resharding.reshard(plan)
+    outcome = api.reshard(plan)
     assert outcome.exit_code == VerificationError.exit_code
     assert all("plan again" in (one.error or "") for one in outcome.results)
     assert not list(scene.output.rglob("*.ckpt"))
@@ -212,18 +212,18 @@ def test_a_source_without_replica_that_changes_leaves_no_file(base: Path) -> Non
 
 def test_the_cut_back_finds_a_file_that_was_changed(base: Path) -> None:
     scene = Scene(base)
-    assert resharding.reshard(scene.plan(), compare=True).compared == 5
+    assert api.reshard(scene.plan(), compare=True).compared == 5
     path = scene.output / "ckpt_dir1" / NAME
     plan, data = scene.plan(), path.read_bytes()
     manifest = path.with_name(f"{NAME}.manifest.json")
     text = manifest.read_text()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    outcome = resharding.reshard(plan)
+    outcome = api.reshard(plan)
     assert [one.status for one in outcome.results] == ["already there", "failed"]
     assert "holds other bytes: move it away" in str(outcome.results[1].error)
     path.write_bytes(data)
     manifest.write_text(text)
-    assert resharding.reshard(plan, compare=True).exit_code == 0
+    assert api.reshard(plan, compare=True).exit_code == 0
 
 
 def test_the_output_belongs_to_one_plan(base: Path) -> None:
@@ -231,32 +231,32 @@ def test_the_output_belongs_to_one_plan(base: Path) -> None:
     scene.output.mkdir()
     (scene.output / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="which no reshard wrote"):
-        resharding.reshard(scene.plan())
+        api.reshard(scene.plan())
     (scene.output / "notes.txt").unlink()
-    assert resharding.reshard(scene.plan()).exit_code == 0
+    assert api.reshard(scene.plan()).exit_code == 0
     (scene.output / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="no part of this reshard"):
-        resharding.reshard(scene.plan())
+        api.reshard(scene.plan())
     (scene.output / "notes.txt").unlink()
-    other = resharding.plan_reshard(api.scan(scene.root), scene.output, ReshardOptions(full=True))
+    other = api.plan_reshard(api.scan(scene.root), scene.output, ReshardOptions(full=True))
     with pytest.raises(UsageError, match="another reshard"):
-        resharding.reshard(other)
+        api.reshard(other)
     (scene.output / RESHARD_NAME).write_text("{")
     with pytest.raises(UsageError, match="another reshard"):
-        resharding.reshard(scene.plan())
+        api.reshard(scene.plan())
 
 
 @pytest.mark.parametrize("where", ["source", "source/new", "source/ckpt_dir0"])
 def test_nothing_is_written_into_the_tree(where: str, base: Path) -> None:
     scene = Scene(base)
     before = sorted(scene.root.rglob("*"))
-    plan = resharding.plan_reshard(api.scan(scene.root), base / where, scene.options)
+    plan = api.plan_reshard(api.scan(scene.root), base / where, scene.options)
     with pytest.raises(UsageError, match="name a folder outside"):
-        resharding.reshard(plan)
+        api.reshard(plan)
     (base / "link").symlink_to(scene.root)
-    plan = resharding.plan_reshard(api.scan(scene.root), base / "link" / "new", scene.options)
+    plan = api.plan_reshard(api.scan(scene.root), base / "link" / "new", scene.options)
     with pytest.raises(UsageError, match="name a folder outside"):
-        resharding.reshard(plan)
+        api.reshard(plan)
     assert sorted(scene.root.rglob("*")) == before
 
 
@@ -265,18 +265,18 @@ def test_two_at_once_are_refused(base: Path) -> None:
 
     scene = Scene(base)
     plan = scene.plan()
-    resharding.reshard(plan)
+    api.reshard(plan)
     descriptor = os.open(scene.output, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match="at work"):
-            resharding.reshard(plan)
+            api.reshard(plan)
     finally:
         os.close(descriptor)
 
 
 def test_quick_reads_no_more_than_it_takes(base: Path) -> None:
     scene = Scene(base)
-    plan = resharding.plan_reshard(api.scan(scene.root), scene.output, scene.options, PlanOptions(quick=True))
-    assert resharding.reshard(plan, compare=True).exit_code == 0
+    plan = api.plan_reshard(api.scan(scene.root), scene.output, scene.options, PlanOptions(quick=True))
+    assert api.reshard(plan, compare=True).exit_code == 0
     check_tree(scene.output, TARGET, scene.arrays)

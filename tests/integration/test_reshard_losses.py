@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import ReshardOptions
 from tests.support.examples import examples
@@ -29,9 +29,9 @@ def test_every_loss_is_made_good_or_named(name: str, new: bool, fixtures: Path, 
     root = unpack(name, tmp_path / "tree") if new else tmp_path / "tree"
     if not new:
         shutil.copytree(fixtures / name, root)
-    plan = resharding.plan_reshard(api.scan(root), tmp_path / "whole", FULL)
+    plan = api.plan_reshard(api.scan(root), tmp_path / "whole", FULL)
     assert plan.complete
-    assert resharding.reshard(plan, verify=False).exit_code == 0
+    assert api.reshard(plan, verify=False).exit_code == 0
     whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
     files: dict[int, list[Path]] = defaultdict(list)
     holders: dict[tuple[str, bytes], set[int]] = defaultdict(set)
@@ -47,11 +47,11 @@ def test_every_loss_is_made_good_or_named(name: str, new: bool, fixtures: Path, 
         for path, other in aside:
             path.rename(other)
         options = PlanOptions(step=plan.step, quick=True)
-        left = resharding.plan_reshard(api.scan(root), tmp_path / f"left{number}", FULL, options)
+        left = api.plan_reshard(api.scan(root), tmp_path / f"left{number}", FULL, options)
         gone = {parameter for (parameter, _), ranks in holders.items() if ranks <= lost}
         assert {one.parameter for one in left.missing} == gone, lost
         if not gone:
-            assert resharding.reshard(left, verify=False).exit_code == 0
+            assert api.reshard(left, verify=False).exit_code == 0
             assert (tmp_path / f"left{number}" / "model.safetensors").read_bytes() == whole, lost
         for path, other in aside:
             other.rename(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.model.axes import Axes
 from ms_recover.model.reshard import ReshardOptions
 from tests.support.mindformers_loader import copy_tree, digests, tensors
@@ -22,8 +22,8 @@ ITERATION = "iteration_00000200"
 
 def reshard(root, output, **wanted):
     wanted = ReshardOptions(form="mindformers", common=(("global_batch_size", 16),), **wanted)
-    plan = resharding.plan_reshard(api.scan(root), output, wanted)
-    outcome = resharding.reshard(plan, verify=False, compare=True)
+    plan = api.plan_reshard(api.scan(root), output, wanted)
+    outcome = api.reshard(plan, verify=False, compare=True)
     assert (outcome.exit_code, outcome.errors) == (0, ())
     return plan
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.model.reshard import ReshardOptions
 from tests.support.examples import examples
 from tests.support.reshard import (
@@ -56,8 +56,8 @@ def test_contents_are_those_of_transform_checkpoints(seed: int, tmp_path: Path) 
         folder = tmp_path / str(attempt)
         root = make_job_tree(folder / "source", job, arrays, directory="rank_")
         before, after = strategy_of(folder / "before", job), strategy_of(folder / "target", target)
-        plan = resharding.plan_reshard(api.scan(root), folder / "ours", ReshardOptions(strategy=after))
-        assert resharding.reshard(plan, verify=False).exit_code == 0
+        plan = api.plan_reshard(api.scan(root), folder / "ours", ReshardOptions(strategy=after))
+        assert api.reshard(plan, verify=False).exit_code == 0
         for path in root.rglob("strategy.ckpt"):
             path.unlink()  # transform_checkpoints takes every .ckpt for a slice
         try:
@@ -84,8 +84,8 @@ def test_fixtures_are_cut_as_transform_checkpoints_cuts_them(name: str, axes, fi
     text = f"dp={axes[0]},tp={axes[1]},pp={stages}"
     ours = tmp_path / "ours"
     wanted = ReshardOptions(axes=Axes.parse(text), optimizer_shards=-1 if "opt2" in name else 0)
-    plan = resharding.plan_reshard(api.scan(fixtures / name), ours, wanted)
-    assert resharding.reshard(plan, verify=False).exit_code == 0
+    plan = api.plan_reshard(api.scan(fixtures / name), ours, wanted)
+    assert api.reshard(plan, verify=False).exit_code == 0
     each = plan.devices
     merged = []
     for place, tree, size in (("before", fixtures / name, 8 // stages), ("after", ours, each)):
@@ -120,8 +120,8 @@ def test_a_tree_without_redundancy_is_cut_as_the_whole_one(name: str, axes: str,
     from ms_recover.model.axes import Axes
 
     wanted = ReshardOptions(axes=Axes.parse(axes), optimizer_shards=-1 if "opt" in name else 0, form="ckpt")
-    plan = resharding.plan_reshard(api.scan(fixtures / name), tmp_path / "whole", wanted)
-    assert resharding.reshard(plan, verify=False).exit_code == 0
+    plan = api.plan_reshard(api.scan(fixtures / name), tmp_path / "whole", wanted)
+    assert api.reshard(plan, verify=False).exit_code == 0
     root = tmp_path / "dealt"
     layouts = fixtures / name / "ckpt_dir0" / "strategy.ckpt"
     redundancy = get_parameter_redundancy(str(layouts), initial_rank=0)
@@ -139,12 +139,12 @@ def test_a_tree_without_redundancy_is_cut_as_the_whole_one(name: str, axes: str,
         listed += len(mine) < len(values)
         ms.save_checkpoint(mine, str(folder / f"test-{plan.step}"), format=form)
     assert listed == 8
-    dealt = resharding.plan_reshard(api.scan(root), tmp_path / "ours", wanted)
+    dealt = api.plan_reshard(api.scan(root), tmp_path / "ours", wanted)
     assert dealt.complete
-    assert resharding.reshard(dealt, verify=False, compare=True).exit_code == 0
+    assert api.reshard(dealt, verify=False, compare=True).exit_code == 0
     for rank in range(plan.ranks):
         path = Path(f"ckpt_dir{rank}", f"test-{plan.step}.ckpt")
         assert contents_of(tmp_path / "ours" / path) == contents_of(tmp_path / "whole" / path), rank
     next((root / "ckpt_dir3").glob("test-*")).unlink()
-    gone = resharding.plan_reshard(api.scan(root), tmp_path / "gone", wanted)
+    gone = api.plan_reshard(api.scan(root), tmp_path / "gone", wanted)
     assert {one.parameter for one in gone.missing} == kept[3]

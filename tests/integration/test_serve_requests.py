@@ -11,7 +11,8 @@ import pytest
 
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.support.serving import free_port, make_certificates, serving
+from tests.support.ports import free_port
+from tests.support.serving import make_certificates, serving
 
 NAME = "test-1_8.ckpt"
 FIRST = f"ckpt_dir0/{NAME}"

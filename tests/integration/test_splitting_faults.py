@@ -262,6 +262,30 @@ def test_inputs_that_end_every_process_of_the_only_device():
         assert splitter.device_states == [True]
 
 
+@pytest.mark.parametrize(("devices", "restarts"), [(1, 1), (2, 0)])
+def test_devices_that_rows_have_killed_are_away_until_fresh_processes_are_at_work(devices, restarts):
+    """Behind the PartError nothing has to be called for that, and no device stays retired."""
+    model, x, states = Passing.model(), given("moody", 64), []
+
+    def looked_at(event):
+        states.append((event.kind, event.device, made and list(made[0].device_states)))
+
+    made = []
+    options = {"heartbeat": HEARTBEAT, "max_restarts": restarts, "on_event": looked_at}
+    with FaultTolerantModelSplitter(model, devices, "batch", **options) as splitter:
+        made.append(splitter)
+        with pytest.raises(PartError, match="every process that got these rows"):
+            splitter.forward(spoilt(x, EXITS, 0)[:16])
+        lost = [(device, found[device]) for kind, device, found in states if kind == "lost"]
+        assert {device for device, _ in lost} == set(range(devices))
+        assert not any(at_work for _, at_work in lost)
+        restarted(splitter)
+        assert {(device, found[device]) for kind, device, found in states if kind == "recovered"} == {
+            (device, True) for device in range(devices)
+        }
+        assert close_to(splitter.forward(x).asnumpy(), outcome(model, x))
+
+
 def test_a_device_that_keeps_failing_is_retired():
     model, x = make("mlp"), given("mlp", ROWS)
     want = outcome(model, x)

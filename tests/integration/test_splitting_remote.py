@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from tests.support.serving import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.mindspore
 MODELS = """

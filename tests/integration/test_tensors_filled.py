@@ -1,7 +1,6 @@
 """What is given to be filled is filled in the memory that a program sees, for each operation and each kind of view."""
 
 import asyncio
-import socket
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting.values import assign  # noqa: E402
 from ms_recover.tensors.memory import memory_of  # noqa: E402
 from ms_recover.worlds import WorldManager, multiworld  # noqa: E402
+from tests.support.ports import free_port  # noqa: E402
 
 SHAPE = (4, 6)
 VIEWS = {
@@ -102,9 +102,7 @@ def on_both(work):
     """Run ``work(communicator, multiworld's, rank)`` on both members of a world "w", in one event loop."""
 
     async def main():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            at = probe.getsockname()[1]
+        at = free_port()
 
         async def member(rank):
             async with WorldManager() as manager:

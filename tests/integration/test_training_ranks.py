@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from ms_recover import api
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.steps import Step
+from tests.support.ports import free_port
 from tests.support.sample import (
     DONE,
     LIMIT,
@@ -271,9 +271,7 @@ def talk(directory, ranks):
     """Run RANKS_TALK on some ranks; return what each printed."""
     program = directory / "talk.py"
     program.write_text(RANKS_TALK)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     common = {
         "MS_WORKER_NUM": str(ranks),
         "RANK_SIZE": str(ranks),

@@ -5,7 +5,6 @@ This file is also the program of the compiling member: ``python test_worlds_mind
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ import numpy as np
 import pytest
 
 from ms_recover.worlds import SyncWorldManager, WorldManager
+from tests.support.ports import free_port
+from tests.support.sample import REPOSITORY
 
 LONG = 400
 LAYERS = 300
@@ -60,9 +61,7 @@ def be_member(port, layers):
 @pytest.mark.mindspore
 def test_no_false_alarm_while_a_peer_compiles():
     pytest.importorskip("mindspore")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def main():
         async with WorldManager(heartbeat=1.0) as manager:
@@ -76,7 +75,9 @@ def test_no_false_alarm_while_a_peer_compiles():
             assert (await c.recv(1, world="w", timeout=LONG)).shape == (1, 8)
             await c.barrier(world="w")
 
-    child = subprocess.Popen([sys.executable, __file__, str(port), str(LAYERS)])
+    child = subprocess.Popen(
+        [sys.executable, __file__, str(port), str(LAYERS)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
     try:
         asyncio.run(asyncio.wait_for(main(), LONG))
         child.wait(LONG)

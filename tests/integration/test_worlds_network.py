@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ms_recover.worlds import WorldManager
+from ms_recover.worlds import BrokenWorldError, WorldManager
 from tests.integration.test_worlds_faults import LONG, Process, census, feed, pump, reduce_for_ever, say
 from tests.support.cable import ADDRESSES, Cable
 
@@ -25,6 +25,7 @@ TOKEN = {"MS_RECOVER_WORLDS_TOKEN": "a token for these two hosts"}
 SHORT, DEFAULT = 2.0, 3.0
 """Heartbeats in seconds."""
 LARGE = 16 << 20
+SMALL_ONES = 50_000
 
 
 def large(rank):
@@ -41,15 +42,75 @@ async def swap(manager, rank):
     await asyncio.Event().wait()
 
 
-async def be_member(manager, rank, size, what, times):
+async def until_late(manager, seconds):
+    """Do nothing for so long, or until the world breaks."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not manager.communicator.is_broken("w"):
+        await asyncio.sleep(0.01)
+
+
+async def receive_many_late(manager, rank, seconds):
+    """Send many small messages that fill all buffers, or receive them only after so long."""
+    communicator = manager.communicator
+    try:
+        if rank:
+            for number in range(SMALL_ONES):
+                await communicator.send(np.full(125, number), 0, world="w")
+        else:
+            await until_late(manager, seconds)
+            right = [(await communicator.recv(1, world="w"))[-1] == number for number in range(SMALL_ONES)]
+            say(received=SMALL_ONES, same=bool(all(right)))
+        await communicator.recv(1 - rank, world="w")
+    except BrokenWorldError as error:
+        say(broken="w", cause=error.cause, rank=error.rank, words=error.words)
+
+
+async def receive_late(manager, rank, seconds, given=None):
+    """Receive a large message only after so long, and meanwhile send one, if any; say what came, or what broke."""
+    out, communicator = np.zeros(LARGE, np.uint8), manager.communicator
+    sending = asyncio.ensure_future(communicator.send(given, 1 - rank, world="w")) if given is not None else None
+    try:
+        await until_late(manager, seconds)
+        await communicator.recv(1 - rank, world="w", out=out)
+        say(swapped=LARGE, same=bool((out == large(1 - rank)).all()))
+        if sending is not None:
+            await sending
+        await communicator.barrier(world="w")
+        await communicator.recv(1 - rank, world="w")
+    except BrokenWorldError as error:
+        say(broken="w", cause=error.cause, rank=error.rank, words=error.words)
+        await asyncio.gather(*filter(None, [sending]), return_exceptions=True)
+
+
+async def send_only(manager, rank, given):
+    """Send a message if there is one, then wait for the other member; say what breaks."""
+    communicator = manager.communicator
+    try:
+        if given is not None:
+            await communicator.send(given, 1 - rank, world="w")
+            await communicator.barrier(world="w")
+        await communicator.recv(1 - rank, world="w")
+    except BrokenWorldError as error:
+        say(broken="w", cause=error.cause, rank=error.rank, words=error.words)
+
+
+async def be_member(manager, rank, size, what, times, seconds=0.0, addr=ADDRESSES[0], port=PORT):
     """Be a member of a world that is made again when it breaks."""
     for _ in range(times):
-        await manager.initialize_world("w", rank, size, ADDRESSES[0], PORT, LONG)
+        await manager.initialize_world("w", rank, size, addr, port, LONG)
         say(made=manager.worlds["w"].epoch)
         if what == "stream":
             await (feed(manager, "w", 0) if rank else pump(manager, "w", 1))
         elif what == "reduce":
             await reduce_for_ever(manager, "w", rank, 10_000)
+        elif what == "wait":
+            await send_only(manager, rank, None)
+        elif what == "unread":
+            await (send_only(manager, rank, large(rank)) if rank else receive_late(manager, rank, seconds))
+        elif what == "small unread":
+            await receive_many_late(manager, rank, seconds)
+        elif what == "both unread":
+            await receive_late(manager, rank, seconds, large(rank))
         else:
             await swap(manager, rank)
 
@@ -108,9 +169,9 @@ def start(cable):
     """Start the members of a world, the first on the first host and the others on the second."""
     members = []
 
-    def go(what, *, size=2, times=1, heartbeat=DEFAULT):
+    def go(what, *, size=2, times=1, heartbeat=DEFAULT, **further):
         for rank in range(size):
-            options = {"rank": rank, "size": size, "what": what, "times": times, "heartbeat": heartbeat}
+            options = {"rank": rank, "size": size, "what": what, "times": times, "heartbeat": heartbeat, **further}
             members.append(Member(cable.prefix(min(rank, 1)), **options))
         for member in members:
             member.hear(made=0)

@@ -15,13 +15,13 @@ from random import Random
 import pytest
 
 from ms_recover import api
-from ms_recover.auditing import audit
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.planning.audit.steps import steps_of_tree
+from ms_recover.verbs.audit import audit
+from ms_recover.verbs.session import Session
 from tests.support.audits import RandomTree, delete, without
 from tests.support.examples import examples
 from tests.support.inventories import slice_file
@@ -36,7 +36,7 @@ MOST_LOSSES = 3
 
 def planned(inventory, ranks):
     try:
-        return plan_with_evidence(inventory, PlanOptions(world_size=ranks))[0].plan
+        return Session(inventory, PlanOptions(world_size=ranks)).planned.plan
     except MissingInputError:
         return None  # no slice is left
 
@@ -60,7 +60,7 @@ def test_the_verdict_on_every_loss_is_that_of_the_plan_without_these_slices(firs
 def check(root, tree, *, thorough=THOROUGH):
     try:
         inventory = api.scan(root)
-        found = plan_with_evidence(inventory, PlanOptions(world_size=tree.ranks))[0]
+        found = Session(inventory, PlanOptions(world_size=tree.ranks)).planned
     except MsRecoverError:
         return 0
     whole = audit(inventory, PlanOptions(world_size=tree.ranks), tree.topology())

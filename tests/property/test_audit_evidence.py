@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from ms_recover import api
-from ms_recover.auditing import audit
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.planning.audit.steps import steps_of_tree
+from ms_recover.verbs.audit import audit
+from ms_recover.verbs.session import Session
 from tests.support.audits import delete, without
 from tests.support.examples import examples
 from tests.support.law_files import make
@@ -45,7 +45,7 @@ def check(tree: ScatteredTree) -> int:
         tree.make(root)
         try:
             inventory = api.scan(root)
-            found = plan_with_evidence(inventory, tree.options)[0]
+            found = Session(inventory, tree.options).planned
         except MsRecoverError:
             return 0
         if not found.plan.recoverable:
@@ -67,7 +67,7 @@ def check(tree: ScatteredTree) -> int:
 
 def step_of(inventory: Inventory, options: PlanOptions) -> Step | None:
     try:
-        return plan_with_evidence(inventory, options)[0].plan.step
+        return Session(inventory, options).planned.plan.step
     except MissingInputError:
         return None  # no slice is left
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.examples import examples
@@ -28,7 +28,7 @@ def copied(tree, url, **options):
     """Copy, and return the outcome and the bytes that were read for it in slices."""
     inventory = api.scan(tree)
     before = bytes_read()
-    outcome = backing_up.copy(inventory, str(url), **options)
+    outcome = api.copy(inventory, str(url), **options)
     return outcome, (bytes_read() - before) / SLICE
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.model.backup import BackupOutcome
 from ms_recover.model.options import ScanOptions
@@ -63,7 +63,7 @@ def test_a_source_that_flipped_is_passed_over_for_its_replica(tree, tmp_path, jo
     before = slice_of(tree, 0).read_bytes()
     inventory = api.scan(tree)
     flip(slice_of(tree, 0), 100_000)
-    outcome = backing_up.copy(inventory, str(tmp_path / "backup"), jobs=jobs)
+    outcome = api.copy(inventory, str(tmp_path / "backup"), jobs=jobs)
     assert [note.path for note in outcome.passed_over] == ["ckpt_dir0/test-1_8.ckpt"]
     assert outcome.exit_code == VerificationError.exit_code
     check_objects(tmp_path / "backup")
@@ -86,7 +86,7 @@ def test_contents_that_no_rank_holds_are_not_committed(tree, tmp_path):
     inventory = api.scan(tree)
     for rank in (0, 2):
         flip(slice_of(tree, rank), 100_000)
-    assert backing_up.copy(inventory, str(tmp_path / "backup"), jobs=2).step == STEPS[0]
+    assert api.copy(inventory, str(tmp_path / "backup"), jobs=2).step == STEPS[0]
     check_objects(tmp_path / "backup")
     assert api.scan(tmp_path / "backup").steps == (STEPS[0],)
     assert api.verify(api.scan(tmp_path / "backup")).ok
@@ -123,7 +123,7 @@ def test_a_slice_without_a_manifest_that_flips_is_refused(tree, tmp_path):
             flipped.append([flip(slice_of(tree, rank), 200_000) for rank in range(4)])
 
     with pytest.raises(MsRecoverError):
-        backing_up.copy(inventory, str(tmp_path / "backup"), progress=progress)
+        api.copy(inventory, str(tmp_path / "backup"), progress=progress)
     check_objects(tmp_path / "backup")
     assert not list(tmp_path.glob("backup/steps/*"))
 
@@ -145,7 +145,7 @@ def test_whatever_flips_meanwhile_no_wrong_byte_gets_a_name(tmp_path, seed):
     spoiling.start()
     try:
         with suppress(MsRecoverError):
-            backing_up.copy(inventory, str(tmp_path / "backup"), jobs=draw.randint(1, 4))
+            api.copy(inventory, str(tmp_path / "backup"), jobs=draw.randint(1, 4))
     finally:
         done.set()
         spoiling.join()
@@ -166,7 +166,7 @@ def test_a_copy_that_presumes_is_the_copy_that_reads(tmp_path, seed):
 
     def copied(verify):
         try:
-            return backing_up.copy(inventory, str(tmp_path / f"backup{verify}"), jobs=2, verify=verify)
+            return api.copy(inventory, str(tmp_path / f"backup{verify}"), jobs=2, verify=verify)
         except MsRecoverError as error:
             return type(error)
 

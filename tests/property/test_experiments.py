@@ -11,16 +11,16 @@ from random import Random
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from ms_recover import api, auditing, describing, histories, load_full, measuring, resharding
+from ms_recover import api, load_full
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.metrics import number_of
 from ms_recover.planning.tree.candidates import Candidate, find_candidates
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.verbs.metrics import number_of
 from tests.property.test_one_choice import WHOLE, Order, of_complete, of_load, of_plan, of_reshard
 from tests.support.examples import examples
 from tests.support.experiment_trees import ExperimentTree, Start, random_experiments
@@ -72,7 +72,7 @@ def test_with_manifests_of_before_and_without_any_the_verbs_agree_and_mix_no_run
             assert chosen is None, why
         assert all(place <= places["plan"] for place in places.values()), places
         assert api.explain(inventory, 0, options)[0] == plan
-        assert auditing.audit(inventory, options).step == plan.step
+        assert api.audit(inventory, options).step == plan.step
         starts = _starts_of(tree, plan)
         event(f"{len(starts)} starts taken")
         assert len({one.experiment for one in starts}) <= 1, starts
@@ -103,12 +103,12 @@ def _check_taken(tree: ExperimentTree, root: Path, inventory: Inventory, options
     assert len(warned) == (1 if others and options.run is None else 0), (plan.warnings, others)
     assert all(repr(other) in text for text in warned for other in others)
     assert not [text for text in plan.warnings if "its slices are of the experiment" in text]
-    assert auditing.audit(inventory, options).step == plan.step
-    assert describing.describe(inventory, options).plan == plan
-    assert resharding.plan_reshard(inventory, "/nowhere", WHOLE, options).step == plan.step
+    assert api.audit(inventory, options).step == plan.step
+    assert api.describe(inventory, options).plan == plan
+    assert api.plan_reshard(inventory, "/nowhere", WHOLE, options).step == plan.step
     assert of_complete(inventory, options, 0).step == plan.step
-    assert measuring.measure(inventory, options).recoverable_step == number_of(inventory, start.newest, start.run_id)
-    past = histories.history(inventory, options)
+    assert api.measure(inventory, options).recoverable_step == number_of(inventory, start.newest, start.run_id)
+    past = api.history(inventory, options)
     assert {one.step for one in past.steps} <= {Step(1, number) for number in line}
     assert {one.run_id for one in past.steps} <= {one.run_id for one, _ in start.line}
     why = _why_refused(root, options)

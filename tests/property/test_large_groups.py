@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ms_recover.auditing import audit_planned
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.groups import GroupInfo, KnownLists, RankList, ascending, each_once, rank_list
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
+from ms_recover.verbs.audit import audit_planned
 from tests.support.histories import saved
 from tests.support.inventories import OLDER, STEP, slice_file, tree
+from tests.support.plans import make_planned
 
 
 class Rank(int):
@@ -50,9 +49,9 @@ def uses(ranks, *, steps, manifests, read):
     lists = tuple(replace(file, info=GroupInfo(group)) for file in inventory.group_files)
     inventory, options = replace(inventory, group_files=lists), PlanOptions(quick=not read)
     Rank.used = 0
-    planned = plan_facts(gather_facts(inventory, options, contents if read else NOTHING_READ))
+    planned = make_planned(inventory, options, contents if read else NOTHING_READ)
     assert [action.rank for action in planned.plan.actions] == [0]
-    audit_planned(planned, inventory, options)
+    audit_planned(planned)
     return Rank.used
 
 

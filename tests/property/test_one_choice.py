@@ -16,7 +16,7 @@ from random import Random
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from ms_recover import api, auditing, describing, histories, load_full, measuring, resharding
+from ms_recover import api, load_full
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.metrics import NO_STEP
@@ -25,15 +25,15 @@ from ms_recover.model.plan import Plan, RejectedStep
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.metrics import number_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.verbs.metrics import number_of
 from tests.support.examples import examples
 from tests.support.run_trees import random_options, random_tree, strike
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 WHOLE = ReshardOptions(full=True)
 NEEDS_LESS = {
-    "reshard": "every region of every parameter has a holder: why_not=why_incomplete of resharding.plan_reshard",
+    "reshard": "every region of every parameter has a holder: why_not=why_incomplete of api.plan_reshard",
     "load_full": "every region of the named parameters has a holder: why_not=_why_lacking in loading/full.py",
     "complete": "the slice of one rank can be composed: judge_complete of planning/explain.py",
 }
@@ -87,7 +87,7 @@ def of_plan(plan: Plan, order: Order) -> Answer:
 
 def of_reshard(inventory: Inventory, options: PlanOptions) -> Answer:
     try:
-        made = resharding.plan_reshard(inventory, "/nowhere", WHOLE, options)
+        made = api.plan_reshard(inventory, "/nowhere", WHOLE, options)
     except UnrecoverableError:
         return Answer(passed_over=None)
     if made.disagreements:
@@ -207,26 +207,26 @@ def _check_same_judge(plan: Plan, inventory: Inventory, options: PlanOptions) ->
     again, explanation = api.explain(inventory, 0, options)
     assert again == plan
     assert explanation.step == plan.considered
-    assert auditing.audit(inventory, options).step == plan.step
-    report = describing.describe(inventory, options)
+    assert api.audit(inventory, options).step == plan.step
+    report = api.describe(inventory, options)
     assert report.plan == plan
     assert report.audit is None or report.audit.step == plan.step
     assert [one.step for one in report.steps if one.step == plan.step and not one.recoverable] == []
     others = {one.step for one in plan.rejected_steps if one.another_run and not one.may_be_newer}
-    past = histories.history(inventory, options)
+    past = api.history(inventory, options)
     assert others.isdisjoint(one.step for one in past.steps)
     newest = api.plan(inventory, replace(options, step=None, quick=True))
     number = number_of(inventory, newest.step, newest.run_id) if newest.step is not None else NO_STEP
-    assert measuring.measure(inventory, options).recoverable_step == number
+    assert api.measure(inventory, options).recoverable_step == number
 
 
 def _check_all_refuse(kind: type[MsRecoverError], inventory: Inventory, options: PlanOptions) -> None:
     root = inventory.root
     calls: dict[str, Callable[[], object]] = {
         "explain": lambda: api.explain(inventory, 0, options),
-        "audit": lambda: auditing.audit(inventory, options),
-        "history": lambda: histories.history(inventory, options),
-        "reshard": lambda: resharding.plan_reshard(inventory, "/nowhere", WHOLE, options),
+        "audit": lambda: api.audit(inventory, options),
+        "history": lambda: api.history(inventory, options),
+        "reshard": lambda: api.plan_reshard(inventory, "/nowhere", WHOLE, options),
         "load_full": lambda: load_full(root, options=replace(options, step=None), step=options.step, verify=True),
         "complete": lambda: of_complete(inventory, options, 0),
     }

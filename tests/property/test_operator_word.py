@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import assume, event, given, settings
@@ -10,13 +11,12 @@ from hypothesis import strategies as st
 from ms_recover.errors import ContradictionError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
-from ms_recover.planning.required_reads import required_reads
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import NAMES, slice_file, tree
 
@@ -46,15 +46,11 @@ class Job:
 
     def plan(self) -> Plan:
         files = [slice_file(rank, step) for rank, step in sorted(self.there)]
-        contents = Contents()
-        while True:
-            options = PlanOptions(groups=self.groups, world_size=len(self.parts))
-            planned = plan_facts(gather_facts(tree(files, {}), options, contents))
-            unread = [file for file in required_reads(planned) if not contents.knows(file)]
-            if not unread:
-                return planned.plan
-            more = {file.path: self.contents(file.rank, file.step) for file in unread}
-            contents = contents.merged(Contents(more))
+        options = PlanOptions(groups=self.groups, world_size=len(self.parts))
+        return Session(tree(files, {}), options, read=self._read).planned.plan
+
+    def _read(self, files: Sequence[SliceFile]) -> Contents:
+        return Contents({file.path: self.contents(file.rank, file.step) for file in files})
 
     def contradicted(self) -> bool:
         """Whether two slices of one step and group are those of different parts."""

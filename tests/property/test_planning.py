@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -21,9 +21,7 @@ from ms_recover.model.manifest import DIGEST, Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
-from ms_recover.planning.required_reads import required_reads
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
@@ -100,15 +98,11 @@ class World:
     def plan(self, inventory: Inventory | None = None, **options: object) -> Plan:
         """Plan as `api.plan` does: read what the plan so far rests on, until it rests on what was read."""
         inventory = inventory or self.inventory()
-        contents = Contents()
-        while True:
-            wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
-            planned = plan_facts(gather_facts(inventory, wanted, contents))
-            unread = [file for file in required_reads(planned) if not contents.knows(file)]
-            if not unread:
-                return planned.plan
-            for file in unread:
-                contents = contents.merged(Contents({file.path: self.digests(self.contents(file.rank, file.step))}))
+        wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
+        return Session(inventory, wanted, read=self._read).planned.plan
+
+    def _read(self, files: Sequence[SliceFile]) -> Contents:
+        return Contents({file.path: self.digests(self.contents(file.rank, file.step)) for file in files})
 
     def known_group(self, rank: int) -> tuple[int, ...]:
         """Return the group as far as rank lists tell; with manifests it is known anyway."""

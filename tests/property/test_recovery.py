@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ms_recover import api
 from ms_recover.errors import InputError, MsRecoverError
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
@@ -206,7 +207,7 @@ def recover(scene: Scene) -> None:
         assert [kept.path for kept in again.ranks] == [held.path for held in plan.ranks]
 
 
-def check_order(scene: Scene, inventory: api.Inventory, plan: Plan, wanted: PlanOptions) -> None:
+def check_order(scene: Scene, inventory: Inventory, plan: Plan, wanted: PlanOptions) -> None:
     """The plan does not depend on the order of what was found."""
     chance = random.Random(len(inventory.slices))
     mixed = {name: list(getattr(inventory, name)) for name in ("slices", "group_files", "strategy_files", "notes")}

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.formats.header import read_header
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import ReshardOptions
@@ -69,7 +69,7 @@ def test_whatever_is_lost_every_part_is_right_or_named(seed: int) -> None:
             form=source.choice([None, "ckpt", "safetensors"]),
         )
         output = Path(folder) / "output"
-        plan = resharding.plan_reshard(api.scan(root), output, wanted, PlanOptions(world_size=job.ranks))
+        plan = api.plan_reshard(api.scan(root), output, wanted, PlanOptions(world_size=job.ranks))
         gone = missing_elements(job, arrays, sound)
         named: dict[str, int] = {}
         for one in plan.missing:
@@ -79,7 +79,7 @@ def test_whatever_is_lost_every_part_is_right_or_named(seed: int) -> None:
         else:  # of a stage of which no manifest is left, even the strategy file may not be known to be its own
             assert {name for name in named if not name.startswith("every parameter of")} <= gone.keys()
             assert bool(named) == bool(gone)
-        outcome = resharding.reshard(plan, jobs=2, partial=True, compare=True)
+        outcome = api.reshard(plan, jobs=2, partial=True, compare=True)
         assert outcome.errors == ()
         assert outcome.exit_code == (4 if gone else 0)
         if full:
@@ -142,13 +142,13 @@ def test_whatever_is_damaged_nothing_wrong_is_written_and_what_is_gone_is_named(
             gone |= {name: count} if count else {}
         wanted = ReshardOptions(strategy=str(write_strategies(Path(folder) / "target", target)))
         output = Path(folder) / "output"
-        plan = resharding.plan_reshard(api.scan(root), output, wanted, PlanOptions(world_size=job.ranks))
+        plan = api.plan_reshard(api.scan(root), output, wanted, PlanOptions(world_size=job.ranks))
         named: dict[str, int] = {}
         for one in plan.missing:
             named[one.parameter] = named.get(one.parameter, 0) + prod(stop - start for start, stop in one.region)
         if not any(name.startswith("every parameter of") for name in named):  # a stage without a sound slice
             assert named == gone
-        outcome = resharding.reshard(plan, jobs=2, partial=True, compare=True)
+        outcome = api.reshard(plan, jobs=2, partial=True, compare=True)
         assert outcome.errors == ()
         assert outcome.exit_code == (4 if named else 0)
         for rank, found in _found(output, full=False).items():
@@ -179,7 +179,7 @@ def test_there_and_back_gives_the_same_files(seed: int) -> None:
         there, back = Path(folder) / "b", Path(folder) / "c"
         for start, end, target in ((root, there, other), (there, back, job)):
             strategy = write_strategies(Path(folder) / f"for_{end.name}", target)
-            plan = resharding.plan_reshard(api.scan(start), end, ReshardOptions(strategy=str(strategy)))
-            assert resharding.reshard(plan, verify=False).exit_code == 0
+            plan = api.plan_reshard(api.scan(start), end, ReshardOptions(strategy=str(strategy)))
+            assert api.reshard(plan, verify=False).exit_code == 0
         for path in root.rglob("test-*"):
             assert (back / path.relative_to(root)).read_bytes() == path.read_bytes(), path

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.errors import UsageError
 from ms_recover.formats.common_info import read_common, read_tracker
 from ms_recover.formats.shard_metadata import read_metadata
@@ -38,11 +38,11 @@ def test_files_hold_what_metadata_says_and_cut_back_they_are_the_source(seed: in
         strategy = str(write_strategies(Path(folder) / "target", target))
         wanted = ReshardOptions(strategy=strategy, form="mindformers", common=COMMON)
         try:
-            plan = resharding.plan_reshard(api.scan(root), there, wanted)
+            plan = api.plan_reshard(api.scan(root), there, wanted)
         except UsageError as error:
             assert any(text in str(error) for text in REFUSALS), error  # noqa: PT017 (most are not refused)
             return
-        outcome = resharding.reshard(plan, verify=False, compare=True)
+        outcome = api.reshard(plan, verify=False, compare=True)
         assert (outcome.exit_code, outcome.errors) == (0, ())
         steps = int(arrays[COUNTER])
         iteration = there / f"iteration_{steps:08d}"
@@ -67,8 +67,8 @@ def test_files_hold_what_metadata_says_and_cut_back_they_are_the_source(seed: in
                         assert found[name][1] == arrays[name][box].tobytes()
         assert "COMPLETE" in _answer(there)
         wanted = ReshardOptions(strategy=str(write_strategies(Path(folder) / "source_again", job)), form="ckpt")
-        plan = resharding.plan_reshard(api.scan(there), back, wanted)
-        assert resharding.reshard(plan, verify=False).exit_code == 0
+        plan = api.plan_reshard(api.scan(there), back, wanted)
+        assert api.reshard(plan, verify=False).exit_code == 0
         for rank in range(job.ranks):
             (path,) = back.glob(f"rank_{rank}/*-0_*.ckpt")
             expected, again = contents_of(root / f"ckpt_dir{rank}" / "test-1_8.ckpt"), contents_of(path)

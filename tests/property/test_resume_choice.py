@@ -18,7 +18,7 @@ pytest.importorskip("mindspore")
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from ms_recover import api, resharding
+from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
@@ -75,7 +75,7 @@ def _check_other_ranks(inventory: Inventory, options: PlanOptions, order: list[S
     judged = JudgedTree.of(SliceTree(inventory=inventory), options, ())
     made = choose(judged.candidates(None), judged.judge, lambda rejected: None)
     try:
-        plan = resharding.plan_reshard(inventory, "/nowhere", ReshardOptions(full=True), options)
+        plan = api.plan_reshard(inventory, "/nowhere", ReshardOptions(full=True), options)
     except MsRecoverError:
         assert not made.found
         return

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from ms_recover import api
 from ms_recover.cli.tree import plan_code
 from ms_recover.errors import MsRecoverError, UsageError
-from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.scanning.sent_inventory import decode_inventory
 from ms_recover.serving.tree import ServedTree
-from ms_recover.several_trees import SeveralTrees
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.several_trees import SeveralTrees
 from tests.support.damage import STRUCK, struck_layout_bytes
 from tests.support.examples import examples
 from tests.support.iteration_trees import unpack
@@ -123,7 +123,7 @@ def test_an_inventory_that_lies_writes_nowhere_else_and_a_plan_over_it_keeps_its
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder) / "a" / "b" / "c"
         there, root = node(top / "there", kind), top / "here"
-        sent = json.loads(ServedTree(there, api.DEFAULT_SCAN).encoded(lambda: False))
+        sent = json.loads(ServedTree(there, DEFAULT_SCAN).encoded(lambda: False))
         every = list(places(sent["inventory"]))
         for _ in range(changes):
             change(sent["inventory"], chance.choice(every), chance)

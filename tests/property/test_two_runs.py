@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -12,10 +13,8 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
 from ms_recover.planning.prefixes import base_of
-from ms_recover.planning.required_reads import required_reads
+from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 
@@ -48,14 +47,10 @@ class Folder:
         """Plan as `api.plan` does: read what the plan so far rests on, until it rests on what was read."""
         groups = [list(range(first, self.ranks, self.model_parallel)) for first in range(self.model_parallel)]
         lists = {rank: groups[rank % self.model_parallel] for rank in range(self.ranks)}
-        contents = Contents()
-        while True:
-            planned = plan_facts(gather_facts(tree(self.files, lists), PlanOptions(**options), contents))
-            unread = [file for file in required_reads(planned) if not contents.knows(file)]
-            if not unread:
-                return planned.plan
-            for file in unread:
-                contents = contents.merged(Contents({file.path: self._digests(file)}))
+        return Session(tree(self.files, lists), PlanOptions(**options), read=self._read).planned.plan
+
+    def _read(self, files: Sequence[SliceFile]) -> Contents:
+        return Contents({file.path: self._digests(file) for file in files})
 
     def _digests(self, file: SliceFile) -> Digests:
         texts = [f"{file.prefix} {file.step} {file.rank % self.model_parallel} {index}" for index in range(5)]

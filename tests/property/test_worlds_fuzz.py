@@ -17,6 +17,7 @@ from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpo
 from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import SMALL
 from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
+from tests.support.ports import free_port
 
 ROUNDS = int(os.environ.get("WORLDS_FUZZ", "2000"))
 pytestmark = pytest.mark.timeout(max(600, ROUNDS // 20))
@@ -116,9 +117,7 @@ def test_damaged_frames_end_a_link_or_are_read():
 def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
     """Hundreds of damaged handshakes are refused; then the world is made."""
     chance = random.Random(2)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     good = handshake.pack(MessageType.HELLO, HELLO) + handshake.pack(MessageType.PROOF, bytes(32))
 
     async def visit(limit):

@@ -26,15 +26,29 @@ import time
 import pytest
 
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
+TCP, UDP = 6, 17
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _DEVICE = "cable"
+_PROTOCOL = 9
+"""Where the header of a packet has its protocol."""
 _PACKETS_AT_ONCE = 64
 _MOST_WAITING = 10_000
 _ANSWER_S = 60
 _SEED = 4
 """With this one some of the first fifty packets are lost both ways, also at 2 %."""
+
+
+def _as_new():
+    return {
+        "delay": 0.0,
+        "jitter": 0.0,
+        "in_order": False,
+        "loss": 0.0,
+        "cut": [False, False],
+        "refuses": [[], []],
+    }
 
 
 class Cable:
@@ -54,7 +68,7 @@ class Cable:
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._settings = {"delay": 0.0, "jitter": 0.0, "in_order": False, "loss": 0.0, "cut": [False, False]}
+        self._settings = _as_new()
         self.carried = self.lost = (0, 0)
         try:
             told = self._hear()
@@ -97,6 +111,8 @@ class Cable:
             Share of the packets that get lost.
         cut : list of two bool
             Whether the cable carries nothing from the first host to the second, and back.
+        refuses : list of two lists of int
+            Protocols that it does not carry in these directions, as a firewall would: `TCP` or `UDP`.
         """
         assert settings.keys() <= self._settings.keys()
         self._settings |= settings
@@ -143,7 +159,7 @@ class Carrier:
         self._waiting = []
         self._numbers = itertools.count()
         self._latest = [0.0, 0.0]
-        self.settings = {"delay": 0.0, "jitter": 0.0, "in_order": False, "loss": 0.0, "cut": [False, False]}
+        self.settings = _as_new()
         self.carried, self.lost = [0, 0], [0, 0]
 
     def next_due(self):
@@ -159,7 +175,8 @@ class Carrier:
                 return
             settings = self.settings
             dropped = self._loss[side].random() < settings["loss"]
-            if dropped or settings["cut"][side] or len(self._waiting) >= _MOST_WAITING:
+            refused = settings["cut"][side] or packet[_PROTOCOL] in settings["refuses"][side]
+            if dropped or refused or len(self._waiting) >= _MOST_WAITING:
                 self.lost[side] += 1
                 continue
             due = time.monotonic() + settings["delay"] + settings["jitter"] * self._jitter.uniform(-1, 1)

@@ -48,6 +48,8 @@ class FaultProxy:
 
     Attributes
     ----------
+    hold : str
+        How connections are held: "takes" bytes and passes none on, or is "deaf" and takes none. Empty at first.
     port, address
         Where it listens, and ``127.0.0.1:PORT``.
     count, connections : int
@@ -73,6 +75,7 @@ class FaultProxy:
         self.target, self.after, self.call = target, after, call
         self.break_at, self.break_every, self.corrupt_at = set(break_at), break_every, set(corrupt_at)
         self.delay, self.chunk, self.answer, self.rewrite = delay, chunk, answer, rewrite
+        self.hold = ""
         self.count = self.connections = 0
         self.requests = []
         self._ending = threading.Event()
@@ -165,9 +168,19 @@ class _Connection:
         for sock in filter(None, (self._client, self._server)):
             _shut(sock)
 
+    def _read(self, sock, size):
+        """Read what is passed on; nothing is while the proxy holds its connections."""
+        data = sock.recv(size)
+        while self._proxy.hold:
+            if self._proxy.hold == "deaf" or not data:
+                self._proxy._ending.wait()
+                return b""
+            data = sock.recv(size)
+        return data
+
     def _take_there(self):
         if self._proxy.answer is None and self._proxy.rewrite is None:
-            while data := self._client.recv(_CHUNK):
+            while data := self._read(self._client, _CHUNK):
                 self._server.sendall(data)
             return
         data = b""
@@ -197,7 +210,7 @@ class _Connection:
 
     def _bring_back(self):
         data = b""
-        while more := self._server.recv(self._proxy.chunk):
+        while more := self._read(self._server, self._proxy.chunk):
             data += more
             if self._asked and self._proxy.rewrite is not None:
                 if _HEAD_END not in data:

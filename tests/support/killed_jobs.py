@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -25,6 +24,7 @@ from ms_recover import api
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
+from tests.support.ports import free_port
 
 RANKS, STEPS, EPOCHS, BATCH = 2, 6, 4, 4
 HELD = 4
@@ -181,9 +181,7 @@ class Start:
         hold: Path | None = None,
     ) -> None:
         top.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         common = {
             "MS_WORKER_NUM": str(RANKS),
             "RANK_SIZE": str(RANKS),

@@ -12,14 +12,14 @@ from random import Random
 
 import numpy as np
 
-from ms_recover import api, file_names, resharding
-from ms_recover.auditing import audit
+from ms_recover import api, file_names
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.loading.full import load_full
 from ms_recover.model.options import AuditOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
+from ms_recover.verbs.audit import audit
 from tests.support.law_files import OTHER_RUN, Tree, contents_of, make, path_of
 from tests.support.law_scenes import Scene, random_scene
 from tests.support.law_spec import excuse, hidden, is_protected, must_recover, why_copied
@@ -258,8 +258,8 @@ class _Examination:
                 output = Path(folder) / "full"
                 try:
                     wanted = ReshardOptions(full=True, shard_size=0)
-                    plan = resharding.plan_reshard(api.scan(self.tree.root), output, wanted, self.options)
-                    resharding.reshard(plan, partial=True)
+                    plan = api.plan_reshard(api.scan(self.tree.root), output, wanted, self.options)
+                    api.reshard(plan, partial=True)
                 except MsRecoverError:
                     return
                 for path in output.glob("model*.ckpt"):

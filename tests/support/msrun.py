@@ -1,9 +1,9 @@
 """Real jobs of several ranks on this machine, by msrun."""
 
 import os
-import socket
 import sys
 
+from tests.support.ports import free_port
 from tests.support.sample import REPOSITORY, run
 
 SCRIPTS = REPOSITORY / "tests" / "support"
@@ -11,9 +11,7 @@ SCRIPTS = REPOSITORY / "tests" / "support"
 
 def run_ranks(script, ranks, folder, *arguments, **environment):
     """Run a script of tests/support as several ranks, with logs below a folder; return exit code and output."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     programs = os.path.dirname(sys.executable)
     launch = [
         *(os.path.join(programs, "msrun"), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from dataclasses import replace
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.killed_jobs import fork, scheduler
+from tests.support.ports import free_port
 from tests.support.program_legs import first_difference, read_leg, without_stop
 from tests.support.program_runs import import_all
 from tests.support.random_rank_jobs import Base, RankJob, draw_job
@@ -58,9 +58,7 @@ class Ended:
         self.waited = self._waited()
 
     def _start(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         common = {
             "MS_WORKER_NUM": str(self.ranks),
             "RANK_SIZE": str(self.ranks),

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ms_recover import api
 from ms_recover.cli.topology import TopologyOptions, topology_of_tree
-from ms_recover.describing import describe
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.verdicts import Answer
 from ms_recover.reporting.page.report import report_html
+from ms_recover.verbs.report import describe
 from tests.support import page_trees
 from tests.support.browser import DESK, PHONE, Browser, open_browser
 

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.killed_jobs import fork, scheduler
+from tests.support.ports import free_port
 from tests.support.sample import SAMPLE
 
 LIMIT = 120
@@ -29,9 +29,7 @@ class World:
 
     def __init__(self, top: Path, ranks: int, work: Callable[[int], Any]) -> None:
         top.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         common = {
             "MS_WORKER_NUM": str(ranks),
             "RANK_SIZE": str(ranks),

@@ -13,14 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+
 READY_SECONDS = 30
-
-
-def free_port():
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass

@@ -11,13 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.ports import free_port
+
 RECOVER = [sys.executable, "-c", "import sys; from ms_recover.cli.entry import main; sys.exit(main())"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def split(tree, folder, **nodes):

@@ -7,7 +7,7 @@ import time
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
+from mindspore import nn, ops
 
 from ms_recover.splitting.stages import absorb_first_operator_error
 
@@ -53,10 +53,10 @@ class _Weighted(nn.Cell):
 
 
 class OneProcess:
-    """One process that accumulates the gradients of the same chunks in the same order."""
+    """One process that accumulates the gradients of the same chunks in the same order, and may clip their sum."""
 
-    def __init__(self, model, loss_fn, optimizer):
-        self.model, self.loss_fn = model, loss_fn
+    def __init__(self, model, loss_fn, optimizer, clip_norm=None):
+        self.model, self.loss_fn, self.clip_norm = model, loss_fn, clip_norm
         model.set_train(True)
         self.optimizer = optimizer(model.trainable_params())
         self._gradients = {}
@@ -74,7 +74,10 @@ class OneProcess:
             value, found = self.gradients(x[start:stop], y[start:stop], (stop - start) / len(x))
             total = found if total is None else [before + own for before, own in zip(total, found, strict=True)]
             loss = np.float32(loss + value)
-        self.optimizer(tuple(map(ms.Tensor, total)))
+        total = tuple(map(ms.Tensor, total))
+        if self.clip_norm is not None:
+            total = ops.clip_by_global_norm(total, self.clip_norm)
+        self.optimizer(total)
         ms.runtime.synchronize()
         return loss
 
@@ -83,9 +86,9 @@ class OneProcess:
         return {each.name: each.asnumpy().copy() for each in self.model.get_parameters()}
 
 
-def one_process(steps, chunks, optimizer, rows=200):
+def one_process(steps, chunks, optimizer, rows=200, clip_norm=None):
     """Return the weights and losses of one process."""
-    single = OneProcess(network(), nn.CrossEntropyLoss(), OPTIMIZERS[optimizer])
+    single = OneProcess(network(), nn.CrossEntropyLoss(), OPTIMIZERS[optimizer], clip_norm)
     losses = [single.train_step(x, y, chunks) for x, y in batches(steps, rows)]
     return single.weights, losses
 

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from ms_recover import api
-from ms_recover.auditing import audit_claims
 from ms_recover.cli.topology import TopologyOptions, find_topology
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.topology.placing import share_hosts
@@ -15,6 +14,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.testing.trees import PARAMETERS, SLICE_MODE, save_manifests, slice_bytes
+from ms_recover.verbs.audit import audit_claims
 
 STEP = Step(1, 8)
 GROUPS = [[8 * stage + part, 8 * stage + part + 4] for stage in range(2) for part in range(4)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ms_recover.model.audit import Finding
+from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.blocks import Block, StepHolders, block_text
@@ -14,9 +16,9 @@ from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.losses import Level
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.planning.audit.shards import Sharding
-from ms_recover.planning.audit.together import find_tensor_groups
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.hosts import hosts_in_manifests
+from ms_recover.planning.redundancy.axes import tensor_groups
 
 _MOST_NAMED = 8
 _REDUNDANCY = (
@@ -248,3 +250,35 @@ def _ranks(ranks: Sequence[int], world: int) -> str:
     if len(ranks) == world:
         return "every rank"
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {list_some(map(str, ranks), _MOST_NAMED)}"
+
+
+def find_tensor_groups(facts: Facts) -> tuple[frozenset[int], ...]:
+    """Return the groups of ranks that hold the parts of one copy of most weights; empty where nothing says it.
+
+    By the operator's axes; else by the layouts of each stage: of the ways in which parameters are cut, optimizer shards
+    aside, that of most of them.
+    """
+    options, stages = facts.options, facts.stages
+    if options.axes is not None:
+        return tuple(map(frozenset, tensor_groups(options.axes, options.order, facts.world.ranks)))
+    found: list[frozenset[int]] = []
+    for stage, cuts in stages.cuts.items():
+        cut = [one for one in cuts if max(one.layout.counts, default=1) > 1]
+        if cut:
+            layout = max(cut, key=lambda one: (len(one.names), sorted(one.names))).layout
+            found += _tensor_groups(layout, stages.ranks(stage))
+    return tuple(found)
+
+
+def _tensor_groups(layout: Layout, ranks: range) -> Iterator[frozenset[int]]:
+    """Return groups of ranks that differ in the axes only that a parameter is cut over."""
+    used = {axis for axes in layout.tensor_map for axis in axes}
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in ranks:
+        place, key = rank - ranks.start, []
+        for axis, size in enumerate(reversed(layout.device_matrix)):
+            if axis not in used:
+                key.append(place % size)
+            place //= size
+        groups[tuple(key)].append(rank)
+    return map(frozenset, groups.values())

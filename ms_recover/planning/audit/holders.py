@@ -9,46 +9,56 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
+from functools import partial
+from itertools import combinations
+from math import comb
 
-from ms_recover.model.groups import rank_list
-from ms_recover.model.rank_local import share_nothing
+from ms_recover.model.plan import RejectedStep, StepAssessment
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
-from ms_recover.planning.audit.blocks import NOTHING_TIED, Block, BlockKind, Ranks, StepHolders, block_text, some_ranks
+from ms_recover.planning.audit.blocks import (
+    NOTHING_TIED,
+    Block,
+    BlockKind,
+    Ranks,
+    StepHolders,
+    block_text,
+    join_parts,
+    some_ranks,
+)
 from ms_recover.planning.audit.doubts import Doubts
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
-from ms_recover.planning.audit.ties import find_ties
+from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, StepJudgement
-from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import kept_slices, sound_slices
+from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.sourcing.expected_parameters import stated_parameters
-from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
+from ms_recover.planning.sourcing.parameters import Way
+from ms_recover.planning.sourcing.supply import Supply
+from ms_recover.planning.tree.candidates import Candidate
+
+_MOST_TIES = 2000
 
 
-def find_holders(compared: Comparison, step: Step, run: Run, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
+def find_holders(supply: Supply, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
     """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is.
 
     `ties` are losses that end the search for a step before it comes to this one, each with the reason.
     """
-    judgement = judge_step(compared, step, run)
-    return _Finding(compared.facts, judgement, sound_slices(compared.facts, judgement)).found(ties)
+    return _Finding(supply).found(ties)
 
 
 class _Finding:
-    def __init__(self, facts: Facts, judgement: StepJudgement, sound: dict[int, SliceFacts]) -> None:
-        self.facts, self.judgement, self.sound = facts, judgement, sound
-        self.index = ParameterIndex(facts, judgement, sound)
-        self.idle = facts.idle(judgement.step)
-        self.evidence: Evidence = find_evidence(facts)
+    def __init__(self, supply: Supply) -> None:
+        self.supply, self.facts, self.judgement = supply, supply.facts, supply.judgement
+        self.index, self.sound, self.kept = supply.index, supply.sound, supply.kept
+        self.copies = supply.copies
+        self.idle = self.facts.idle(self.judgement.step)
+        self.evidence: Evidence = find_evidence(self.facts)
         self.doubts = Doubts(self.index, self.evidence)
-        self.kept = kept_slices(facts, judgement)
-        there = {*sound, *self.kept}
-        self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in there) - self.idle
-        self._copies: dict[int, tuple[int, ...]] = {}
+        there = {*self.sound, *self.kept}
+        self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in there) - self.idle
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
 
     def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
@@ -98,26 +108,6 @@ class _Finding:
                 found[self.facts.stages.of(rank)].append(rank)
         return found
 
-    def copies(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks of a group with a slice that can be copied, a sound rank itself included; none where not."""
-        facts, judgement = self.facts, self.judgement
-        group = facts.groups.of(rank)
-        if group[0] not in self._copies:  # groups have no rank in common
-            refused = (
-                not facts.groups.knows(rank)
-                or (group, judgement.step) in judgement.structure.conflicts
-                or judgement.step in judgement.structure.deduplicated
-                or group in judgement.disagreements
-            )
-            held = [] if refused else [self.sound[one] for one in group if one in self.sound]
-            own = any(
-                share_nothing({p.name: prod(p.shape) for p in one.listed}, local)
-                for one in held
-                if (local := one.rank_local)
-            )
-            self._copies[group[0]] = () if own else rank_list(one.rank for one in held)
-        return self._copies[group[0]]
-
     def _why_not_composed(self, stage: int) -> bool:
         """Whether slices of a stage can only be copied whole."""
         stages, index = self.facts.stages, self.index
@@ -140,7 +130,7 @@ class _Finding:
         return named[False] > named[True]
 
     def _sizes(self) -> dict[int, int]:
-        sizes = {rank: one.file.size for rank, one in (self.kept | self.sound).items()}
+        sizes = {rank: one.file.size for rank, one in {**self.kept, **self.sound}.items()}
         usual = {self.facts.stages.of(rank): size for rank, size in reversed(sizes.items())}
         for rank in self.missing:
             like = next(iter(self.copies(rank)), None)
@@ -305,3 +295,95 @@ def _listed(shapes: Sequence[Parameter | None]) -> tuple[Parameter | None, ...]:
 def _cut_text(way: Way) -> str:
     layout = way.layout
     return f"{list(layout.device_matrix)} {layout.tensor_map} {layout.opt_shard_size}"
+
+
+def find_ties(
+    facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts], blocks: Iterable[Block]
+) -> dict[Ranks, str]:
+    """Return the smallest losses after which as many slices differ from a block as hold it, each with the reason.
+
+    A manifest of training settles votes, so that nothing is tied where holders alone have one. Losing the slices that
+    differ as well would settle it too; that is not counted on. Where a block has too many such losses to list, those of
+    all but one holder stand for them.
+    """
+    suspects = {
+        one.rank: one
+        for one in facts.counted_at(judgement.step)
+        if one.rank not in sound and one.digests is not None and judgement.slices[one.path].status == "suspect"
+    }
+    found: dict[Ranks, str] = {}
+    for block in blocks if suspects else ():
+        model = next((sound[rank] for rank in block.holders if rank in sound), None)
+        proven = any(sound[rank].proven for rank in block.holders if rank in sound)
+        against = (one for one in suspects.values() if one.proven or not proven)
+        odd = [one.rank for one in against if model is not None and _differs(facts, block, one, model)]
+        spare = len(block.holders) - len(odd)
+        if not odd or spare < 1:
+            continue
+        text = f"the majority of rank(s) {some_ranks(block.holders)} over rank(s) {some_ranks(odd)}, which differ"
+        if comb(len(block.holders), spare) > _MOST_TIES:
+            spare = len(block.holders) - 1
+        for lost in combinations(block.holders, spare):
+            found.setdefault(frozenset(lost), text)
+    return found
+
+
+def _differs(facts: Facts, block: Block, one: SliceFacts, model: SliceFacts) -> bool:
+    """Whether a slice is of the ranks that should hold a block, and holds other contents of it."""
+    names = block.kind.names
+    if not names:
+        return one.rank in facts.groups.of(model.rank)
+    stages = facts.stages
+    if stages.of(one.rank) != stages.of(model.rank):
+        return False
+    for cut in stages.cuts.get(stages.of(model.rank), ()):
+        if (
+            cut.names.issuperset(names)
+            and cut.parts[one.rank % stages.devices] != cut.parts[model.rank % stages.devices]
+        ):
+            return False
+    return any(one.digest_of(name) != model.digest_of(name) for name in names if not facts.tolerance.covers(name))
+
+
+def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
+    """Yield the steps that a plan may be for, newest first; one at which replicas differ is the last that is tried.
+
+    Older steps at which no slice is sound that is not at a newer one are passed over: each loss that is fatal there is
+    fatal here.
+    """
+    known: list[AssessedPart] = []
+    ties = NOTHING_TIED
+
+    def worth_judging() -> Iterator[Candidate | RejectedStep]:
+        for one in candidates_of(tree.facts):
+            if isinstance(one, Candidate) and not any(_adds_nothing(newer, one.step) for newer in known):
+                yield one
+
+    for judged in judge_each(worth_judging(), partial(assess_candidate, tree)):
+        if isinstance(judged, RejectedStep) or judged.why is not None:
+            continue
+        parts = judged.value.parts
+        known += [one for one in parts if kind_of(one.compared) is None and _is_whole(one.compared, one.assessment)]
+        held = join_parts([find_holders(one.supply, ties) for one in parts])
+        ties = held.ties
+        yield held
+
+
+def _is_whole(compared: Comparison, found: StepAssessment) -> bool:
+    """Whether every rank keeps its one slice of a step, and all of them are replicas as their groups say."""
+    step, structure = found.step, compared.structure
+    held = compared.facts.steps[step]
+    return (
+        len(held) == compared.facts.world.ranks
+        and all(one.verdict == "keep" for one in found.ranks)
+        and all(len(slices) == 1 and slices[0].file.problem is None for slices in held.values())
+        and step not in structure.deduplicated
+        and not any(one == step for _, one in structure.conflicts)
+    )
+
+
+def _adds_nothing(newer: AssessedPart, step: Step) -> bool:
+    """Whether each rank lists at a whole newer step what it lists at a step."""
+    steps = newer.compared.facts.steps
+    here, there = steps.get(step, {}), steps[newer.assessment.step]
+    return all(one.listed == there[rank][0].listed for rank, slices in here.items() for one in slices)

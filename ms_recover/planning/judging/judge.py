@@ -8,8 +8,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.compare_blocks import find_refuted
-from ms_recover.planning.judging.dealt_not_cut import forgive_dealt
-from ms_recover.planning.judging.dealt_out import find_dealt
+from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ms_recover.model.actions import CopyAction
@@ -12,53 +12,25 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import borrowed_text, share_nothing
 from ms_recover.model.texts import name_ranks, ranks_text
-from ms_recover.model.verdicts import Evidence, RankState
+from ms_recover.model.verdicts import Evidence
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judgement import Judgement, StepJudgement
+from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.judging.splits import why_no_replica
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
 from ms_recover.planning.sourcing.own_manifest import find_own_manifest, other_contents, why_other_contents
-from ms_recover.planning.sourcing.parameters import ParameterIndex
-from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.sourcing.supply import Kept, Sound, Supply, Unsound
 from ms_recover.planning.sourcing.target_path import keep_replaced, same_format_sources
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sound:
-    """A rank's sound slice of the step."""
-
-    one: SliceFacts
-    judgement: Judgement
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A rank's slice of the step that stays, and gives nothing that others hold differently."""
-
-    one: SliceFacts
-    judgement: Judgement
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unsound:
-    """The reason why a rank has no sound slice of the step."""
-
-    state: RankState
-    reason: str
-    ambiguous: bool = False
-
-
-def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
+def choose_sources(supply: Supply) -> StepAssessment:
     """Choose a source for each rank that needs one.
 
     Sources within a group are spread evenly: each lost rank takes the member that serves fewest others so far, the
     lowest rank among equals.
     """
-    holdings = [_holding(facts, judgement, rank) for rank in range(facts.world.ranks)]
-    sound = {rank: one.one for rank, one in enumerate(holdings) if isinstance(one, Sound)}
+    facts, judgement = supply.facts, supply.judgement
     load: Counter[int] = Counter()
-    settlement: Settlement | None = None
     verdicts: list[RankVerdict] = []
     actions: list[CopyAction | ComposeAction] = []
     partials: list[ComposeAction] = []
@@ -66,7 +38,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     guessed: list[int] = []
     kept: list[str] = []
     idle = facts.idle(judgement.step)
-    for rank, holding in enumerate(holdings):
+    for rank, holding in enumerate(supply.holdings):
         if rank in idle:
             verdicts.append(RankVerdict(rank=rank, state="ok", verdict="keep", reason="has no shard, and so no file"))
             continue
@@ -76,7 +48,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
                 kept.append(f"rank {rank}, {holding.one.path}: {holding.judgement.reason}")
             continue
         own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
-        chosen = _copy_within_group(facts, judgement, rank, holding, holdings, own, load)
+        chosen = _copy_within_group(supply, rank, holding, own, load)
         layouts = facts.stages.why_unknown(rank) is None  # they go before the operator's word
         if isinstance(chosen, CopyAction) and not (layouts and rank in facts.groups.claimed):
             found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
@@ -84,9 +56,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
             reason = f"{holding.reason}; {chosen}"
             found = Composition(reason=str(chosen))
         else:
-            if settlement is None:
-                settlement = Settlement(ParameterIndex(facts, judgement, sound))
-            found = compose_slice(settlement, rank, own, load)
+            found = compose_slice(supply.settlement, rank, own, load)
             reason = f"{holding.reason}; {found.reason}"
             if not isinstance(chosen, CopyAction):
                 reason = f"{holding.reason}; {chosen}; {found.reason}"
@@ -94,7 +64,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
                 found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
             partials += [found.partial] if found.partial is not None else []
             disputes += [found.dispute] if found.dispute is not None else []
-            guessed += [rank] if settlement.lost_names.is_guessed(rank) else []
+            guessed += [rank] if supply.settlement.lost_names.is_guessed(rank) else []
         verdicts.append(_mended(rank, holding, reason, found))
         if found.action is not None:
             actions.append(keep_replaced(found.action, judgement))
@@ -112,18 +82,6 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     )
 
 
-def sound_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts]:
-    """Return the slices of a step that can be relied on, by rank."""
-    found = {rank: _holding(facts, judgement, rank) for rank in facts.steps.get(judgement.step, {})}
-    return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Sound)}
-
-
-def kept_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts]:
-    """Return the slices of a step that stay although more others differ from them, by rank."""
-    found = {rank: _holding(facts, judgement, rank) for rank in facts.steps.get(judgement.step, {})}
-    return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Kept)}
-
-
 def _source_ranks(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
     if isinstance(action, CopyAction):
         return (action.source_rank,)
@@ -134,33 +92,6 @@ def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
     """Whether a slice belongs to another run, so that it must stay as it is; slices of lost ranks are not judged."""
     found = judgement.slices.get(one.path)
     return found.status == "foreign" if found is not None else judgement.run.why_foreign(one.file) is not None
-
-
-def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept | Unsound:
-    if rank in facts.lost:
-        return Unsound(state="lost", reason="declared lost")
-    if rank in facts.denied:
-        note = facts.denied[rank]
-        return Unsound(state="unreadable", reason=f"{note.path}: {note.reason}")
-    slices = facts.at(judgement.step, rank)
-    judged = [(one, judgement.slices[one.path]) for one in slices]
-    for one, found in judged:
-        if found.status == "sound":
-            return Sound(one=one, judgement=found)
-    for one, found in judged:
-        if found.kept:
-            return Kept(one=one, judgement=found)
-    if judged:
-        statuses = {found.status for _, found in judged}
-        named = ((one.path, found.reason) for one, found in judged)
-        reasons = dict.fromkeys(why if path in why else f"{path}: {why}" for path, why in named)
-        state: RankState = "unreadable" if "unreadable" in statuses else "damaged"
-        if statuses == {"foreign"}:
-            state = "missing" if all(judgement.run.why_foreign(one.file) for one, _ in judged) else "damaged"
-        return Unsound(state=state, reason="; ".join(reasons), ambiguous="ambiguous" in statuses)
-    if rank in facts.ranks:
-        return Unsound(state="missing", reason=f"no slice of step {judgement.step}")
-    return Unsound(state="missing", reason="no directory")
 
 
 def _kept(holding: Sound | Kept) -> RankVerdict:
@@ -197,18 +128,13 @@ def _mended(rank: int, holding: Unsound, reason: str, found: Composition) -> Ran
 
 
 def _copy_within_group(
-    facts: Facts,
-    judgement: StepJudgement,
-    rank: int,
-    holding: Unsound,
-    holdings: Sequence[Sound | Kept | Unsound],
-    own: Sequence[SliceFacts],
-    load: Mapping[int, int],
+    supply: Supply, rank: int, holding: Unsound, own: Sequence[SliceFacts], load: Mapping[int, int]
 ) -> CopyAction | str:
     """Return the copy of a slice that a rank list calls the same, or the reason why there is none."""
+    facts, judgement, holdings = supply.facts, supply.judgement, supply.holdings
     group = facts.groups.of(rank)
     others = [other for other in group if other != rank and other < facts.world.ranks]
-    refusal = _why_no_copy(facts, judgement, rank, holding, others)
+    refusal = _why_no_copy(supply, rank, holding, others)
     if refusal is not None:
         return refusal
     able = [one for other in others if isinstance(one := holdings[other], Sound)]
@@ -268,9 +194,8 @@ def _why_against(
     return why_other_contents(rank, source, odd)
 
 
-def _why_no_copy(
-    facts: Facts, judgement: StepJudgement, rank: int, holding: Unsound, others: Sequence[int]
-) -> str | None:
+def _why_no_copy(supply: Supply, rank: int, holding: Unsound, others: Sequence[int]) -> str | None:
+    facts = supply.facts
     group = facts.groups.of(rank)
     if holding.ambiguous:
         return "nothing is copied over slices that may be right"
@@ -286,13 +211,7 @@ def _why_no_copy(
         return facts.groups.contested[rank] + _WHICH_IS_RIGHT
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
-    conflict = judgement.structure.conflicts.get((group, judgement.step))
-    dealt = judgement.structure.deduplicated.get(judgement.step)
-    if conflict is not None or dealt is not None:
-        return f"its group is no set of replicas at this step: {conflict or dealt}"
-    if group in judgement.disagreements:
-        return "its group disagrees and nothing settles who is right"
-    return None
+    return supply.why_no_replicas(group)
 
 
 def _state(holding: Sound | Kept | Unsound) -> str:

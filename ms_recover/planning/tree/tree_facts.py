@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 from ms_recover.errors import MissingInputError, UsageError
@@ -28,14 +29,12 @@ class TreeFacts:
     ----------
     inventory, options, contents
         As for `gather_facts`.
-    parts : sequence of Inventory, optional
-        The result of `split_parts` of a tree of iterations, where it is known.
 
     Raises
     ------
     UsageError
         When the world size that is given is that of no iteration, or a rank is not in the world of the newest one, or
-        of the step that is asked for.
+        of the step that is asked for. In a tree without iterations a rank is compared when its facts are gathered.
     MissingInputError
         When there is no iteration of that step.
     """
@@ -45,17 +44,15 @@ class TreeFacts:
         inventory: Inventory,
         options: PlanOptions = DEFAULT_PLAN,
         contents: Contents = NOTHING_READ,
-        parts: Sequence[Inventory] = (),
     ) -> None:
         self.inventory, self.options, self.contents = inventory, options, contents
-        self._parts = parts or (inventory,)
+        self._parts: tuple[Inventory, ...] = (inventory,)
         self._known: dict[int, Facts] = {}
         self._runs: tuple[RunRecord, ...] = ()
         if inventory.iterations:
-            if not parts:
-                from ms_recover.planning.parts import split_parts  # which other trees need not load
+            from ms_recover.planning.parts import split_parts  # which other trees need not load
 
-                self._parts = split_parts(inventory)
+            self._parts = split_parts(inventory)
             counted = [file for file in inventory.slices if file.rank not in options.lost]
             self._runs = find_run_records(counted, inventory.set_aside)
             self._check()
@@ -65,6 +62,12 @@ class TreeFacts:
         """Return the facts about a tree of one part, which are known."""
         made = cls(facts.inventory, facts.options)
         made._known[0] = facts
+        return made
+
+    def with_contents(self, contents: Contents) -> TreeFacts:
+        """Return the facts about the same tree, of which more was read."""
+        made = copy(self)
+        made.contents, made._known = contents, {}
         return made
 
     def _check(self) -> None:
@@ -148,6 +151,8 @@ class TreeFacts:
                     ranks=None if options.ranks is None else frozenset(options.ranks.intersection(world)),
                 )
             self._known[number] = gather_facts(part, options, self.contents, self._runs)
+            for rank in sorted(options.ranks or ()):
+                check_rank(rank, self._known[number].world)
         return self._known[number]
 
 

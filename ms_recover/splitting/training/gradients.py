@@ -60,6 +60,14 @@ class StepGradients:
             and (trainer.parts == 1 or trainer.state.devices[device].generation == self._processes[device])
         ]
 
+    def all_holders(self) -> list[tuple[int, int]]:
+        """Return the `holders`; raises DeviceGoneError where a part has lost its device."""
+        found = self.holders
+        missing = set(range(self._trainer.parts)) - {part for _, part in found}
+        if missing:
+            raise DeviceGoneError(next(each.number for each in self._trainer.state.devices if missing & each.parts))
+        return found
+
     async def compute(self) -> None:
         """Send the operations to the devices until all are done or dropped; raises DeviceGoneError otherwise."""
         running: dict[asyncio.Task[None], tuple[int, Op]] = {}
@@ -99,7 +107,7 @@ class StepGradients:
     async def _wait_for_device(self) -> None:
         """Handle operations that no device can take now."""
         if self._seats():
-            raise DeviceGoneError(min(self._seats()))  # a part of layers is lost: everything begins again
+            self.all_holders()  # a part of layers is lost: everything begins again
         gone = next((device.number for device in self._trainer.state.devices if not device.alive), 0)
         if not self._skip:
             raise DeviceGoneError(gone)

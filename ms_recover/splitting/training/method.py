@@ -13,3 +13,4 @@ class Method:
     loss_fn: Any
     optimizer: Any
     recompute: bool
+    clip_norm: float | None = None

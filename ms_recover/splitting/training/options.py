@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
+
+import numpy as np
 
 from ms_recover.errors import UsageError
 
@@ -20,6 +23,7 @@ class TrainingOptions:
     snapshot_steps: int = 10
     recompute: bool = False
     save_steps: int | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("loss_fn", "optimizer"):
@@ -34,6 +38,8 @@ class TrainingOptions:
             wrong = not isinstance(steps, int) or isinstance(steps, bool) or steps < 1
             if wrong and not (name == "save_steps" and steps is None):
                 raise UsageError(f"invalid {name} {steps!r}: expected a whole number from 1")
+        if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < np.float32(self.clip_norm) < np.inf):
+            raise UsageError(f"invalid clip_norm {self.clip_norm!r:.60}: expected a number above 0")
         if not isinstance(self.recompute, bool):
             raise UsageError(f"invalid recompute {self.recompute!r}: expected True or False")
         if self.reduction == "mean" and self._ignored is not None and getattr(self.loss_fn, "weight", None) is not None:
@@ -69,6 +75,10 @@ class TrainingOptions:
         if found not in ("mean", "sum"):
             raise UsageError(f"the loss has reduction {found!r}: training needs one number, make it 'mean' or 'sum'")
         return "sum" if found == "sum" else "mean"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def training_options(**given: Any) -> TrainingOptions | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,23 +30,11 @@ class PartState:
 
     def __init__(self, part: ModelPart, optimizer: Any) -> None:
         weights = parameters_of(part.stages)
-        own = {id(parameter) for parameter in weights.values()}
         found = [("weights", name, parameter) for name, parameter in weights.items()]
-        if optimizer is not None:
-            names: set[str] = set()
-            for _, parameter in optimizer.parameters_and_names():
-                if id(parameter) not in own:
-                    name, count = parameter.name, 1
-                    while name in names:
-                        name, count = f"{parameter.name}_{count}", count + 1
-                    names.add(name)
-                    found.append(("optimizer", name, parameter))
+        own = {} if optimizer is None else values_of(optimizer, list(weights.values()))
+        found += [("optimizer", name, parameter) for name, parameter in own.items()]
         self._parameters = [parameter for _, _, parameter in found]
-        self.others = {
-            f"optimizer.{name}" if name in weights else name: parameter
-            for kind, name, parameter in found
-            if kind == "optimizer"
-        }
+        self.others = {name_in_slice(name, weights): parameter for name, parameter in own.items()}
         """The values that are no weights of the part, by their names in its slice."""
         self.layout: list[dict[str, Any]] = []
         """For each value ``kind``, ``name``, ``dtype``, ``shape``, ``offset``, ``size``."""
@@ -99,6 +87,24 @@ class PartState:
                 raise FormatError("a snapshot in memory has other bytes than were saved: check this machine's memory")
             for place, parameter in zip(places, self._parameters, strict=True):
                 np.copyto(bytes_of(parameter), place)
+
+
+def values_of(optimizer: Any, weights: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of an optimizer that are none of these weights, in order, by names of their own."""
+    known = {id(weight) for weight in weights}
+    found: dict[str, Any] = {}
+    for _, parameter in optimizer.parameters_and_names():
+        if id(parameter) not in known:
+            name, count = parameter.name, 1
+            while name in found:
+                name, count = f"{parameter.name}_{count}", count + 1
+            found[name] = parameter
+    return found
+
+
+def name_in_slice(name: str, weights: Collection[str]) -> str:
+    """Return the name that a value of an optimizer has in the slice of a part with these weights."""
+    return f"optimizer.{name}" if name in weights else name
 
 
 class Mapped:

@@ -30,6 +30,9 @@ class StepLoss(float):
         made.rows, made.total, made.step = rows, total, step
         return made
 
+    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, int]]:
+        return (float(self),), {"rows": self.rows, "total": self.total, "step": self.step}
+
     def asnumpy(self) -> Any:
         """Return it as a numpy array of float32 without axes, like ``mindspore.Tensor.asnumpy``."""
         return np.asarray(self, np.float32)

@@ -13,7 +13,7 @@ from mindspore import nn
 from ms_recover.errors import UsageError
 from ms_recover.splitting import batches
 from ms_recover.splitting.stages import ModelPart, parameters_of
-from ms_recover.splitting.training import relay
+from ms_recover.splitting.training import clipping, relay
 from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.own_weights import own_weights
 from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
@@ -40,7 +40,8 @@ class TrainedPart:
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         self._optimizer = method.optimizer(trainable) if trainable else None
         self._weights = own_weights(self._optimizer, trainable, method.optimizer) if trainable else []
-        learning = {id(parameter) for parameter in self._weights}
+        learning = {id(parameter): place for place, parameter in enumerate(self._weights)}
+        self._in_order = [learning[id(parameter)] for parameter in trainable if id(parameter) in learning]
         self._others = [parameter for parameter in parameters if id(parameter) not in learning]
         self.state = PartState(part, self._optimizer)
         self._random = RandomState(part.stages)
@@ -152,6 +153,15 @@ class TrainedPart:
         self.add_found()
         if self._added != chunks:
             raise UsageError(f"the gradients of {self._added} chunks are there, expected {chunks}")
+
+    def square_sums(self) -> list[float]:
+        """Return the sums of the squares of the gradients, in the order of the part's stages."""
+        return clipping.square_sums(self._sums[place] for place in self._in_order)
+
+    def clip(self, sums: Sequence[float]) -> None:
+        """Clip the gradients, if they are to be, by the sums of the squares of all parts; none: of this one."""
+        if self._method.clip_norm is not None:
+            clipping.clip(self._sums, self._method.clip_norm, sums or self.square_sums())
 
     def update(self) -> bool:
         """Let the optimizer step; return whether a parameter that it does not train has changed in this step."""
@@ -300,10 +310,14 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
         if fields["path"]:
             part.hand_over(fields["path"])
         return {"loss": loss, "layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
+    if action == "norm":
+        part.check_complete(fields["chunks"])
+        return {"sums": part.square_sums()}, []
     if action == "update":
         if fields["paths"]:
             part.collect(fields["paths"], fields["factor"])
         else:
             part.check_complete(fields["chunks"])
+        part.clip(fields["sums"])
         return {"changed": part.update()}, []
     raise UsageError(f"invalid action {action!r:.40}")

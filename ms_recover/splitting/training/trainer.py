@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ms_recover.splitting.training.gradients import MOST_FAILURES, StepGradients
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
 from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
-from ms_recover.splitting.training.saving import save_slices
+from ms_recover.splitting.training.saving import not_saved, save_slices
 from ms_recover.splitting.training.snapshots import PartSnapshot
 from ms_recover.splitting.training.step_loss import StepLoss
 
@@ -50,6 +51,7 @@ class Trainer:
         self._journal.taken(step)
         self.step = step
         """Number of finished steps."""
+        self._stepping = False
 
     async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
         """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
@@ -60,30 +62,51 @@ class Trainer:
         history.call += 1
         entry = Entry(self.step + 1, batch, tuple(cuts), tuple(range(len(cuts))))
         run = Forward(total=len(cuts))
+        self._stepping = True
+        try:
+            loss, counted = await self._step(entry, run)
+        finally:
+            self._stepping = False
+        self.step += 1
+        self._journal.add(Entry(entry.step, batch, entry.cuts, counted))
+        history.add_report(dict(enumerate(cuts)), began, run, FinishForward())
+        await self._keep(loss)
+        return loss
+
+    async def _step(self, entry: Entry, run: Forward) -> tuple[StepLoss, tuple[int, ...]]:
+        """Do a step until it is done; return the loss and the chunks that counted."""
         self.failures = 0
         while True:
             await self.align()
             try:
-                loss, counted = await self._attempt_step(entry, run, skip=self.policy == "skip")
-                break
+                return await self._attempt_step(entry, run, skip=self.policy == "skip")
             except DeviceGoneError as gone:
                 self.count_failure(gone, run)
-        self.step += 1
-        self._journal.add(Entry(entry.step, batch, entry.cuts, counted))
-        history.add_report(dict(enumerate(cuts)), began, run, FinishForward())
-        if self.step % self.options.snapshot_steps == 0:
-            await self._take_snapshot()
-        if self.options.save_steps is not None and self.step % self.options.save_steps == 0:
-            await self.save()
-        return loss
 
-    async def save(self) -> None:
+    async def _keep(self, loss: StepLoss) -> None:
+        """Take the snapshot and the save that are due behind a step; raises NotSavedError.
+
+        A device that is lost in the snapshot is one that the next step lacks: the last snapshot and the batches since
+        are there.
+        """
+        store = self.devices.store
+        try:
+            if self.step % self.options.snapshot_steps == 0:
+                with suppress(DeviceGoneError):
+                    await self._take_snapshot()
+            if self.options.save_steps is not None and self.step % self.options.save_steps == 0:
+                await self.save(loss)
+        except DeviceLostError as error:
+            advice = "" if self.policy == "plain" else "then call save()"
+            raise not_saved(store, self.step, f"what was due behind it failed: {error}", loss, advice) from error
+
+    async def save(self, loss: StepLoss | None = None) -> None:
         """Save the slices of the last finished step, unless they are saved; raises as `save_slices`."""
         self.failures = 0
         while self.devices.store.step != self.step:
             await self.align()
             try:
-                await save_slices(self.devices, self.step, self.holders(), self.parts)
+                await save_slices(self.devices, self.step, self.holders(), self.parts, loss)
             except DeviceGoneError as gone:
                 self.count_failure(gone, None)
 
@@ -114,7 +137,10 @@ class Trainer:
             return  # nothing was trained
         await self.align()
         while self.devices.snapshots.step != self.step:
-            await self._take_snapshot()
+            try:
+                await self._take_snapshot()
+            except DeviceGoneError as gone:
+                self.count_failure(gone, None)
             await self.align()
 
     async def recover(self) -> None:
@@ -157,7 +183,14 @@ class Trainer:
         how = "bring the devices back with reset_device_states"
         if self.policy == "plain":
             how = "go on from the last save with a new splitter, or use FaultTolerantModelSplitter, which goes on"
-        return f"the weights are those before the step: {how}"
+        return f"{self._standing}: {how}"
+
+    @property
+    def _standing(self) -> str:
+        """Which step the weights are those of."""
+        return (
+            "the weights are those before the step" if self._stepping else f"the weights are those of step {self.step}"
+        )
 
     def count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
         """Count a lost device; raise where the step is given up."""
@@ -175,7 +208,7 @@ class Trainer:
         if self.failures > MOST_FAILURES:
             raise PartError(
                 f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self.failures} processes were "
-                f"lost over step {self.step + 1}: check the batch and the model; the weights are those before the step",
+                f"lost in a row: check the batch and the model; {self._standing}",
                 gone.device,
                 None,
                 device.cause,
@@ -205,7 +238,7 @@ class Trainer:
                 raise result
 
     async def _take_snapshot(self) -> bool:
-        """Take a snapshot of all parts; a device that is lost meanwhile leaves the one before in place."""
+        """Take a snapshot of all parts; raises DeviceGoneError, and the one before stays in place."""
         holders = self.holders()
         store = self.devices.snapshots
         sources = [
@@ -222,11 +255,7 @@ class Trainer:
             answer = await self.order(device, part, action="save", path=path)
             return PartSnapshot(self.step, path, answer.fields["digest"], tuple(answer.fields["layout"]))
 
-        try:
-            store.taken(await _all(save(part, device) for part, device in enumerate(sources)))
-        except DeviceGoneError as gone:
-            self.count_failure(gone, None)
-            return False
+        store.taken(await _all(save(part, device) for part, device in enumerate(sources)))
         self._journal.taken(self.step)
         return True
 
@@ -237,7 +266,7 @@ class Trainer:
         except OrderFailedError as error:
             raise PartError(
                 f"{place_text(error.device, error.part)}: {error.words}; check the inputs, the model, the loss and the "
-                "optimizer; the weights are those before the step",
+                f"optimizer; {self._standing}",
                 error.device,
                 error.part,
                 "raised",
@@ -268,9 +297,19 @@ class Trainer:
         self.devices.memory.keep("gradients", [])
         return StepLoss(float(total), rows=rows, total=entry.total, step=entry.step), counted
 
+    async def _square_sums(self, entry: Entry, work: StepGradients) -> list[float]:
+        """Return the sums of the squares of all gradients in forward order; none where each part has all gradients."""
+        if self.options.clip_norm is None or self.parts == 1:
+            return []
+        fields: dict[str, Any] = {"step": entry.step, "attempt": self.attempt, "chunks": len(work.counted)}
+        holders = sorted((part, device) for device, part in work.all_holders())
+        answers = await _all(self.order(device, part, action="norm", **fields) for part, device in holders)
+        return [total for answer in answers for total in answer.fields["sums"]]
+
     async def _update(self, entry: Entry, work: StepGradients) -> None:
         """Let the optimizer of every part step, in every device that holds it at the step before."""
-        holders = work.holders
+        sums = await self._square_sums(entry, work)
+        holders = work.all_holders()  # now: a process that came meanwhile has no gradients
         rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
         factor = entry.total / rows if self.options.reduction == "mean" else 1.0
         paths = [work.paths[chunk] for chunk in work.counted] if self.split == "batch" else []
@@ -283,6 +322,7 @@ class Trainer:
                 "paths": paths,
                 "factor": factor,
                 "chunks": len(work.counted),
+                "sums": sums,
             }
             answer = await self.order(device, part, action="update", **fields)
             self.devices.versions[device, part] = entry.step
@@ -297,7 +337,7 @@ class Trainer:
         if gone and (len(updated) < self.parts or self.policy in ("plain", "raise")):
             raise gone[0]
         if len(updated) < self.parts:
-            raise DeviceGoneError(holders[0][0] if holders else 0)
+            raise DeviceGoneError(next(device for device, part in holders if part not in updated))
         if self.split == "batch" and len(self.state.devices) > 1 and any(result is True for result in results):
             self.devices.versions = dict.fromkeys(self.devices.versions)
             raise UsageError(

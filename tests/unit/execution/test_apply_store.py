@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("fsspec")
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.errors import StorageError, UsageError, VerificationError
 from ms_recover.execution.apply_store import jobs_with_room
 from ms_recover.execution.set_aside import keep_outvoted
@@ -121,7 +121,7 @@ def test_a_tree_in_a_store_is_sealed(tree):
 def test_a_backup_is_no_root_to_write_to(tree, tmp_path):
     save_manifests(tree)
     for url in (str(tmp_path / "backup"), f"memory://applied{next(NUMBERS)}"):
-        backing_up.copy(api.scan(tree), url)
+        api.copy(api.scan(tree), url)
         with open_store(url) as store, pytest.raises(UsageError, match="only read"):
             store.create("x")
         assert api.seal(api.scan(url))[0] == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ms_recover import api, load_full, resharding
+from ms_recover import api, load_full
 from ms_recover.errors import (
     FormatError,
     MissingInputError,
@@ -48,7 +48,7 @@ def tree(tmp_path_factory, arrays):
 
 def write(tree, folder, form="safetensors", size=EACH):
     wanted = ReshardOptions(full=True, shard_size=size, form=form)
-    resharding.reshard(resharding.plan_reshard(api.scan(tree), folder, wanted), verify=False)
+    api.reshard(api.plan_reshard(api.scan(tree), folder, wanted), verify=False)
     return folder
 
 
@@ -272,7 +272,7 @@ def test_what_was_written_partly_is_loaded_and_says_so(tree, tmp_path, arrays, c
     for rank in (1, 3):
         shutil.rmtree(left / f"ckpt_dir{rank}")
     wanted = ReshardOptions(full=True, shard_size=size, form="safetensors")
-    resharding.reshard(resharding.plan_reshard(api.scan(left), tmp_path / "whole", wanted), verify=False, partial=True)
+    api.reshard(api.plan_reshard(api.scan(left), tmp_path / "whole", wanted), verify=False, partial=True)
     with load_full(tmp_path / "whole") as found:
         assert {name: value.tobytes() for name, value in found.items()} == {
             name: arrays[name].tobytes() for name in ("norm", COUNTER)

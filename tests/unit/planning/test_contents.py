@@ -8,9 +8,10 @@ from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.choice import choose_step
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.required_reads import required_reads
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.support.plans import make_plan
 
@@ -95,8 +96,8 @@ def test_another_groups_slice_is_found_among_two():
 
 
 def reads(inventory, known=NOTHING_READ):
-    planned = plan_facts(gather_facts(inventory, contents=known))
-    return {(file.rank, file.step) for file in required_reads(planned)}
+    choice = choose_step(Parts(TreeFacts(inventory, contents=known), all_read=False))
+    return {(file.rank, file.step) for file in required_reads(choice)}
 
 
 def test_what_must_be_read():

@@ -12,7 +12,6 @@ from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.lineage import find_run_records, merge_run_records
 from ms_recover.planning.prefixes import find_experiments
 from ms_recover.planning.tree.candidates import find_candidates
@@ -48,7 +47,7 @@ def plan(*slices, **options):
 
 def steps(*slices, **options):
     """Return the steps that are candidates, as the text of each, and those that are passed over."""
-    facts = TreeFacts.of(gather_facts(inventory(*slices), PlanOptions(**options)))
+    facts = TreeFacts(inventory(*slices), PlanOptions(**options))
     found = list(find_candidates(facts))
     passed = {str(one.step): one.reason for one in found if isinstance(one, RejectedStep)}
     return [str(one.step) for one in found if not isinstance(one, RejectedStep)], passed
@@ -196,5 +195,5 @@ def test_the_number_of_ranks_is_that_of_the_experiment():
     assert make_plan(held).world_size == 2
     assert make_plan(held, PlanOptions(run="large")).world_size == 4
     own = PlanOptions(experiments=("lr_0.5",), world_size=2)
-    found = list(find_candidates(TreeFacts.of(gather_facts(held, own))))
+    found = list(find_candidates(TreeFacts(held, own)))
     assert [str(one.step) for one in found if not isinstance(one, RejectedStep)] == ["2_4"]

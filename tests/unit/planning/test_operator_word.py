@@ -12,9 +12,7 @@ from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
-from ms_recover.planning.required_reads import required_reads
+from ms_recover.verbs.session import Session
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import backed, digests
 
@@ -31,19 +29,15 @@ def one_flipped(value):
 def planned(slices, told, lists=None, strategies=(), **options):
     """Plan as `api.plan` does, with `told` as the contents of slices by rank and step."""
     inventory = replace(tree(slices, lists or {}), strategy_files=tuple(strategies))
-    contents = Contents()
     values = {(rank, STEP) if isinstance(rank, int) else rank: value for rank, value in told.items()}
     read = []
-    while True:
-        made = plan_facts(gather_facts(inventory, PlanOptions(**options), contents))
-        unread = [file for file in required_reads(made) if not contents.knows(file)]
-        if not unread:
-            return made.plan, read
-        read += [(file.rank, file.step) for file in unread]
+
+    def look(unread):
+        read.extend((file.rank, file.step) for file in unread)
         found = {file.path: values[file.rank, file.step] for file in unread}
-        contents = contents.merged(
-            Contents({path: digests(value) if isinstance(value, str) else value for path, value in found.items()})
-        )
+        return Contents({path: digests(value) if isinstance(value, str) else value for path, value in found.items()})
+
+    return Session(inventory, PlanOptions(**options), read=look).planned.plan, read
 
 
 THREE = [slice_file(rank) for rank in range(3)]

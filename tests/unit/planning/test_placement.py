@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.findings import find_tensor_groups
 from ms_recover.planning.audit.placement import propose_placement
-from ms_recover.planning.audit.together import find_tensor_groups
 from ms_recover.planning.redundancy.stages import Stages
 from tests.support.examples import examples
 

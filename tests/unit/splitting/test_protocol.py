@@ -12,7 +12,7 @@ from ms_recover.errors import InputError
 from ms_recover.splitting.protocol import MessageChannel
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
-from tests.support.serving import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.processes
 

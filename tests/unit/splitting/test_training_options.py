@@ -32,6 +32,7 @@ def test_nothing_given_trains_nothing():
         ({"snapshot_steps": 0}, "invalid snapshot_steps 0"),
         ({"snapshot_steps": True}, "invalid snapshot_steps True"),
         ({"recompute": 1}, "invalid recompute 1"),
+        *(({"clip_norm": wrong}, "invalid clip_norm") for wrong in (0, -1.0, 1e-60, np.inf, np.nan, True, "1")),
         ({"loss_fn": nn.MSELoss(reduction="none")}, "reduction 'none'"),
     ],
 )

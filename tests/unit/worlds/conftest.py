@@ -1,19 +1,14 @@
 import asyncio
-import socket
 
 import pytest
 
 from ms_recover.worlds import Security, WorldManager
+from tests.support.ports import free_port
 
 
 @pytest.fixture
 def port():
-    def free(host="127.0.0.1"):
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return probe.getsockname()[1]
-
-    return free
+    return free_port
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import json
 import os
@@ -71,14 +72,17 @@ def silent():
 
 
 def losses(control):
+    return [(words["rank"], words["cause"], words["accused"]) for words in reports(control, "lost")]
+
+
+def reports(control, name):
+    """Return what a helper has reported under this name so far."""
     found = []
-    try:
+    with contextlib.suppress(BlockingIOError):
         while True:
             words = json.loads(control.recv(heartbeat.MAX_PACKET))
-            if "lost" in words:
-                found.append((words["rank"], words["cause"], words["accused"]))
-    except BlockingIOError:
-        return found
+            found += [words] if name in words else []
+    return found
 
 
 def test_a_peer_accused_of_silence_still_receives_that_the_world_broke(silent):
@@ -114,6 +118,21 @@ def test_a_heartbeat_that_is_too_short_is_refused():
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError):
             WatchDog(wrong, lambda *_: None)
+
+
+def test_bytes_that_were_passed_go_out_with_heartbeats_and_are_reported_when_they_change(silent, monkeypatch):
+    helper, world, control, peer = silent
+    control.send(json.dumps({"do": "passed", "world": WORLD.hex(), "epoch": 3, "bytes": {"1": 1 << 33}}).encode())
+    helper._handle_order()
+    world.send(heartbeat.HEARTBEAT)
+    assert heartbeat.unpack(peer.recv(512))[-1] == 1 << 33
+    for number in (7, 7, 8):
+        world.receive(heartbeat.pack(KEY, heartbeat.HEARTBEAT, 0, world.place, 1, 0, number), time.monotonic())
+        helper._next_alive = 0.0
+        helper._check()
+        world.receive(heartbeat.pack(b"x" * 32, heartbeat.HEARTBEAT, 0, world.place, 1, 0, 9), time.monotonic())
+    report = {"passed": WORLD.hex(), "epoch": 3}
+    assert reports(control, "passed") == [report | {"bytes": {"1": 7}}, report | {"bytes": {"1": 8}}]
 
 
 class Recorded(heartbeat.Watched):

@@ -74,6 +74,69 @@ def test_an_answer_that_is_there_is_read_without_a_wait(linked, monkeypatch):
     linked(work)
 
 
+@pytest.fixture
+def connection():
+    """Two ends of a connection over TCP; the first is no longer needed when a link has it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def fill(sock):
+    """Send to a peer that does not read until nothing goes."""
+    with pytest.raises(BlockingIOError):
+        while True:
+            sock.send(bytes(link._BUFFER))
+
+
+@pytest.mark.parametrize(("heartbeat", "idle"), [(0.2, 1), (3.0, 1), (60.0, 20), (4e6, 32767)])
+def test_a_link_is_kept_alive_and_a_peer_that_does_not_read_is_no_cut(linked, connection, heartbeat, idle):
+    ours, _ = connection
+
+    def work(made, reads, other):
+        assert made.look(heartbeat, 1000.0, 0) == ""
+        fill(ours)
+        for at in range(1001, 1010):
+            assert made.look(heartbeat, float(at), 0) == ""
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle
+        assert made._ends().startswith(" between 127.0.0.1 port ")
+
+    linked(work, ours)
+
+
+def test_bytes_that_do_not_come_are_missed(linked, connection):
+    """The peer says that it has passed one more than came."""
+
+    def work(made, reads, other):
+        said = [made.look(1.0, 1000 + 0.2 * number, 1) for number in range(60)]
+        assert not any(said[:14])
+        assert said[-1] == ""  # the kernel knows that it has not waited for so long
+        time.sleep(3)
+        assert "have not come" in made.look(1.0, 1020.0, 1)
+
+    linked(work, connection[0])
+
+
+def test_a_connection_that_the_kernel_gives_up_is_cut(linked, connection):
+    """Linux gives up here because the peer does not read: it is told to wait for 100 ms."""
+    ours, _ = connection
+    causes = []
+
+    def work(made, reads, other):
+        reads.lost = lambda peer, cause, words: causes.append((cause, words))
+        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
+        fill(ours)
+        assert select.select([ours], [], [], 60)[0]
+        made._read_once()
+
+    linked(work, ours)
+    assert causes[0][0] == "cut"
+    assert "firewall" in causes[0][1]
+
+
 def recorded(monkeypatch):
     """Return the attempts that links make from now on: the seconds of looks, and "wait"."""
     attempts, look, wait = [], Link._look, Link._wait

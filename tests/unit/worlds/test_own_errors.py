@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import time
 
 import numpy as np
@@ -25,6 +24,7 @@ from ms_recover.worlds import (
 from ms_recover.worlds.authentication import AcceptError, Acceptor, HandshakeRefusedError
 from ms_recover.worlds.handshake import Hello, MessageType, Purpose
 from ms_recover.worlds.state import SMALL
+from tests.support.ports import free_port
 
 HELLO = Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
 LONG = 60.0
@@ -213,9 +213,7 @@ def watched_alone(heartbeat, strike, seconds):
     """Strike the watchdog of a member; return the error of its world, and the number of helpers that were replaced."""
 
     async def main():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         async with WorldManager(heartbeat=heartbeat) as one, WorldManager(heartbeat=LONG) as two:
             for rank, manager in enumerate((one, two)):
                 manager.joining = asyncio.ensure_future(manager.initialize_world("w", rank, 2, port=port, timeout=LONG))

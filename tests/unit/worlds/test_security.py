@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 
 import numpy as np
@@ -221,6 +222,26 @@ def certificates(tmp_path):
         return Security(TOKEN).mutual_tls(*paths, str(tmp_path / f"{authority}.ca"))
 
     return security
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+def test_what_peers_say_they_passed_is_what_came(together, certificates, secure):
+    """Otherwise a connection would seem to hold bytes, or not seem so. A helper that replaces another knows it, too."""
+
+    async def work(manager, rank):
+        link = manager._worlds["w"]._links[1 - rank]
+        for length in (1, 100, 70_000, 5_000_000):
+            sending = manager.communicator.send(np.zeros(length, np.uint8), 1 - rank, world="w")
+            await asyncio.gather(sending, manager.communicator.recv(1 - rank, world="w"))
+            if rank and length == 100:
+                os.kill(manager.watchdog.pid, signal.SIGKILL)  # a helper of the program under test
+        (watch,) = manager.watchdog._watches.values()
+        while watch.passed.get(1 - rank) != link._received or manager.watchdog.replaced < rank:
+            await asyncio.sleep(0.01)
+        assert link._received > length
+        await manager.communicator.barrier(world="w")
+
+    together(work, 2, [certificates("right")] * 2 if secure else [], heartbeat=1.0, limit=60)
 
 
 def test_all_traffic_works_over_tls(together, certificates):

@@ -7,9 +7,8 @@ import pytest
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts
 from tests.support.inventories import OLDER, pairs, slice_file, tree
+from tests.support.plans import make_plan
 
 CUT, ALIKE = Layout("w", (2, 2), ((0,),)), Layout("norm", (2, 2), ((),))
 LAYOUTS = (CUT, replace(CUT, parameter="moment1.w"), ALIKE, replace(ALIKE, parameter="bias"))
@@ -22,7 +21,7 @@ def judged(lists, *, layouts=LAYOUTS, older=()):
     slices += [slice_file(rank, OLDER, names=("global_step", *names)) for rank, names in older]
     strategy = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s"),) if layouts else ()
     inventory = replace(tree(slices, pairs(4)), strategy_files=strategy)
-    made = plan_facts(gather_facts(inventory, PlanOptions(quick=True, step=slices[0].step))).plan
+    made = make_plan(inventory, PlanOptions(quick=True, step=slices[0].step))
     return [one.state for one in made.ranks]
 
 

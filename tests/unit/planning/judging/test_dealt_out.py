@@ -10,8 +10,9 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.explain import explain_planned, find_complete_slice
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.sourcing.supply import supply_of
 from tests.support.inventories import OLDER, STEP, pairs, parameters, slice_file, tree
+from tests.support.plans import make_plan, make_planned
 from tests.unit.planning.judging.test_votes import manifest
 
 ALL = ("a", "b", "moment1.a", "moment1.b")
@@ -27,7 +28,7 @@ def strategies(names=ALL, ranks=2):
 def plan_of(slices, *, world=2, groups=True, layouts=(), orphans=()):
     inventory = tree(slices, {0: pairs(world)[0]} if groups else {}, ranks=range(world))
     inventory = replace(inventory, strategy_files=tuple(layouts), orphans=tuple(orphans))
-    return plan_facts(gather_facts(inventory, PlanOptions(world_size=world, quick=True))).plan
+    return make_plan(inventory, PlanOptions(world_size=world, quick=True))
 
 
 def lost(made, rank=1):
@@ -49,7 +50,7 @@ def test_a_slice_with_every_parameter_that_layouts_name_is_copied():
 def test_two_replicas_that_list_the_same_prove_that_nothing_was_dealt_out():
     slices = [slice_file(rank, names=FIRST) for rank in range(3)]
     inventory = replace(tree(slices, {0: range(4)}, ranks=range(4)), strategy_files=strategies(ranks=4))
-    made = plan_facts(gather_facts(inventory, PlanOptions(world_size=4, quick=True))).plan
+    made = make_plan(inventory, PlanOptions(world_size=4, quick=True))
     assert made.ranks[3].verdict == "copy"
 
 
@@ -86,7 +87,7 @@ def test_survivors_of_different_groups_that_list_different_parameters_are_not_co
     layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in ALL)
     files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s"),)
     inventory = tree([slice_file(0, names=one), slice_file(3, names=other)], pairs(4))
-    made = plan_facts(gather_facts(replace(inventory, strategy_files=files), PlanOptions(quick=True))).plan
+    made = make_plan(replace(inventory, strategy_files=files), PlanOptions(quick=True))
     assert [one.verdict for one in made.ranks] == ["keep", "unrecoverable", "unrecoverable", "keep"]
 
 
@@ -109,7 +110,7 @@ def test_parameters_that_checkpoints_leave_out_are_not_called_lost():
 
 def test_the_explanation_of_a_slice_has_what_no_slice_lists_any_more():
     inventory = replace(tree([slice_file(0, names=FIRST)], {0: [0, 1]}, ranks=range(2)), strategy_files=strategies())
-    found = explain_planned(plan_facts(gather_facts(inventory, PlanOptions(world_size=2, quick=True))), 1)
+    found = explain_planned(make_planned(inventory, PlanOptions(world_size=2, quick=True)), 1)
     assert [(one.parameter.name, bool(one.missing)) for one in found.parameters] == [
         *((name, False) for name in FIRST),
         *((name, True) for name in SECOND),
@@ -120,7 +121,7 @@ def test_what_was_dealt_to_a_slice_without_own_list_is_guessed_with_a_warning():
     """Three ranks hold the same; whatever rank 2 listed, the others have all that layouts name."""
     slices = [slice_file(0, names=(*FIRST, *SECOND)), slice_file(1, names=(*FIRST, "c"))]
     inventory = replace(tree(slices, {0: [0, 1, 2]}, ranks=range(3)), strategy_files=strategies((*ALL, "c"), 3))
-    made = plan_facts(gather_facts(inventory, PlanOptions(world_size=3, quick=True))).plan
+    made = make_plan(inventory, PlanOptions(world_size=3, quick=True))
     assert made.ranks[2].verdict == "compose"
     assert "nothing states what the lost slice(s) of rank(s) 2 listed" in made.warnings[0]
 
@@ -138,7 +139,9 @@ def test_a_complete_slice_lacks_what_a_lost_slice_had_and_nothing_where_all_are_
     slices = [slice_file(rank, names=names) for rank, names in enumerate((FIRST, SECOND)[:there])]
     inventory = replace(tree(slices, {0: [0, 1]}, ranks=range(2)), strategy_files=strategies((*ALL, "buffer")))
     compared = compare_slices(gather_facts(inventory, PlanOptions(world_size=2, quick=True)))
-    missing = [one.parameter for one in find_complete_slice(compared, STEP, compared.facts.runs(STEP)[0], 0).missing]
+    missing = [
+        one.parameter for one in find_complete_slice(supply_of(compared, STEP, compared.facts.runs(STEP)[0]), 0).missing
+    ]
     assert missing == (["b", "buffer", "moment1.b"] if there == 1 else [])
 
 
@@ -150,5 +153,5 @@ def test_layouts_that_name_the_parameters_of_all_stages_make_no_slice_a_part(fil
     )
     groups = {rank: [rank // 2 * 2, rank // 2 * 2 + 1] for rank in range(4)}
     inventory = tree([slice_file(0, names=FIRST), slice_file(2, names=SECOND)], groups)
-    made = plan_facts(gather_facts(replace(inventory, strategy_files=strategy), PlanOptions(quick=True))).plan
+    made = make_plan(replace(inventory, strategy_files=strategy), PlanOptions(quick=True))
     assert [one.verdict for one in made.ranks] == ["keep", "copy", "keep", "copy"]

@@ -9,21 +9,22 @@ from ms_recover.model.inventory import Note
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.judging.judge import compare_slices, judge_step
-from ms_recover.planning.sourcing.choose import choose_sources, sound_slices
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.sourcing.choose import choose_sources
+from ms_recover.planning.sourcing.supply import supply_of
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents
 
 FOUR = {rank: [0, 1, 2, 3] for rank in range(4)}
 
 
-def judged(inventory, known=NOTHING_READ, **options):
+def supply(inventory, known=NOTHING_READ, **options):
     facts = gather_facts(inventory, PlanOptions(**options), known)
-    return facts, judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])
+    return supply_of(compare_slices(facts), STEP, facts.runs(STEP)[0])
 
 
 def choose(slices, lists=PAIRS, known=NOTHING_READ, *, change=lambda inventory: inventory, **options):
-    return choose_sources(*judged(change(tree(slices, lists)), known, **options))
+    return choose_sources(supply(change(tree(slices, lists)), known, **options))
 
 
 def plain(*without, ranks=4):
@@ -167,8 +168,7 @@ def test_slices_of_another_run_are_neither_sources_nor_replaced():
 
 def test_only_sound_slices_can_be_relied_on():
     slices = [*plain(0, 1), slice_file(0, problem="cut"), slice_file(1), slice_file(1, OLDER)]
-    facts, judgement = judged(tree(slices, PAIRS), lost=frozenset((3,)))
-    assert list(sound_slices(facts, judgement)) == [1, 2]
+    assert list(supply(tree(slices, PAIRS), lost=frozenset((3,))).sound) == [1, 2]
 
 
 def test_a_cut_list_makes_a_rank_damaged_and_it_is_replaced():

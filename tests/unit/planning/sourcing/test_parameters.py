@@ -14,8 +14,8 @@ from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Judgement
 from ms_recover.planning.redundancy.layouts import cut_alike
-from ms_recover.planning.sourcing.choose import sound_slices
-from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of, usable_slices
+from ms_recover.planning.sourcing.parameters import replica_of, usable_slices
+from ms_recover.planning.sourcing.supply import Supply
 from tests.support.inventories import STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import manifest
 
@@ -51,7 +51,7 @@ def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgeme
     facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
-    return ParameterIndex(facts, judgement, sound_slices(facts, judgement))
+    return Supply.of(facts, judgement).index
 
 
 def everyone(*without, shapes=SHAPES):
@@ -146,7 +146,7 @@ def test_a_slice_that_was_saved_under_another_strategy_file_gives_nothing():
     right = [replace(one, manifest=manifest(one, "abcde", world_size=4, strategy_digest="s")) for one in everyone(1)]
     index = index_of([*right, odd])
     assert sorted(index.slices) == [0, 2, 3]
-    held, given = usable_slices(index.facts, index.judgement, sound_slices(index.facts, index.judgement))
+    held, given = usable_slices(index.facts, index.judgement, Supply.of(index.facts, index.judgement).sound)
     assert (sorted(held), given) == ([0, 2, 3], {})
 
 

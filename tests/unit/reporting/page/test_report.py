@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.describing import MOST_STEPS, describe
 from ms_recover.errors import MissingInputError
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
 from ms_recover.reporting.page.data import SEEN, STATES, VERDICTS, report_data
 from ms_recover.reporting.page.report import report_html
+from ms_recover.verbs.report import MOST_STEPS, describe
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
 
 QUICK = PlanOptions(quick=True)

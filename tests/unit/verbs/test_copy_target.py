@@ -2,7 +2,7 @@
 
 import pytest
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.file_names import BACKUP_MARK
 from ms_recover.testing.trees import make_tree, save_manifests
 
@@ -15,7 +15,7 @@ def tree(tmp_path):
 
 
 def copy(tree, url, **options):
-    return backing_up.copy(api.scan(tree), str(url), **options)
+    return api.copy(api.scan(tree), str(url), **options)
 
 
 def test_a_backup_in_the_tree_itself_is_refused(recover_ckpt, tree, tmp_path, monkeypatch):
@@ -50,11 +50,11 @@ def test_a_store_that_is_only_read_is_refused(recover_ckpt, tree):
 
 
 def test_the_trial_leaves_nothing(tree, tmp_path):
-    with backing_up.open_target(str(tmp_path / "of" / "backups"), str(tree)):
+    with api.open_target(str(tmp_path / "of" / "backups"), str(tree)):
         assert list((tmp_path / "of" / "backups").iterdir()) == []
     assert not (tmp_path / "of").exists()
     (tmp_path / "mine").mkdir()
-    with backing_up.open_target(str(tmp_path / "mine"), str(tree)):
+    with api.open_target(str(tmp_path / "mine"), str(tree)):
         pass
     assert list((tmp_path / "mine").iterdir()) == []
 

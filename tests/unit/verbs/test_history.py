@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from ms_recover import api
-from ms_recover.histories import history
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.verbs.history import history
 from tests.support.iteration_trees import unpack
 
 MANIFESTS_ONLY = ScanOptions(headers=False)

@@ -1,7 +1,7 @@
-"""The verbs that say what losing hosts would cost: audit, audit_planned, audit_claims.
+"""The verbs that say what losing hosts would cost: audit, audit_claims.
 
->>> from ms_recover import api, auditing
->>> found = auditing.audit(api.scan("/checkpoints"))                                  # doctest: +SKIP
+>>> from ms_recover import api
+>>> found = api.audit(api.scan("/checkpoints"))                                       # doctest: +SKIP
 >>> print(found.headline)                                                             # doctest: +SKIP
 """
 
@@ -16,6 +16,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
+from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
@@ -57,54 +58,33 @@ def audit(
     """
     if not inventory.steps:
         return audit_claims(inventory, options, topology, wanted)
-    from ms_recover.evidence import plan_with_evidence
-
-    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
     if (others := planned.tree.facts.text_of_others) is not None:
         _log.warning("%s: %s", inventory.root, others)
-    return audit_planned(planned, inventory, options, topology, wanted)
+    return audit_planned(planned, topology, wanted)
 
 
-def audit_planned(
-    planned: Planned,
-    inventory: Inventory,
-    options: PlanOptions = DEFAULT_PLAN,
-    topology: Topology | None = None,
-    wanted: AuditOptions = DEFAULT_AUDIT,
-) -> Audit:
-    """Say the same of a tree that is planned already.
-
-    Parameters
-    ----------
-    planned
-        The plan of `ms_recover.evidence.plan_with_evidence` for this inventory and these options.
-    inventory, options, topology, wanted
-        As for `audit`.
-
-    Raises
-    ------
-    ContradictionError
-        When the topology places another number of ranks.
-    """
+def audit_planned(planned: Planned, topology: Topology | None = None, wanted: AuditOptions = DEFAULT_AUDIT) -> Audit:
+    """Say the same of a tree that is planned already; arguments and errors are those of `audit`."""
     from ms_recover.planning.audit.findings import Case, find_findings
+    from ms_recover.planning.audit.holders import steps_of_tree
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
-    from ms_recover.planning.audit.steps import steps_of_tree
     from ms_recover.planning.tree.rank_verdicts import why_unrecoverable
 
-    plan, facts = planned.plan, planned.facts
+    plan, facts, tree = planned.plan, planned.facts, planned.tree.facts
     findings: tuple[Finding, ...] = ()
     if not plan.recoverable:
         why = "; ".join(plan.disagreements) or why_unrecoverable(plan.ranks)
         evidence, steps = "", []
     else:
         steps = list(steps_of_tree(planned.tree))
-        why, evidence = "", evidence_of(inventory, options)
+        why, evidence = "", evidence_of(tree.inventory, tree.options)
         dealt = steps[0].step in planned.compared.structure.deduplicated
         case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))
         findings = find_findings(case)
     return make_audit(
-        inventory.root,
+        plan.root,
         steps,
         plan.world_size,
         topology,

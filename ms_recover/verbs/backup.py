@@ -1,8 +1,8 @@
 """The verb copy: back up a proven step, the plan's, whole and sound as it lies.
 
->>> from ms_recover import api, backing_up
->>> with backing_up.open_target("s3://bucket/run7", "/checkpoints") as target:        # doctest: +SKIP
-...     backing_up.copy_to(target, api.scan("/checkpoints"), jobs=4)
+>>> from ms_recover import api
+>>> with api.open_target("s3://bucket/run7", "/checkpoints") as target:               # doctest: +SKIP
+...     api.copy_to(target, api.scan("/checkpoints"), jobs=4)
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from ms_recover import api
-from ms_recover.comparing import compare_read
 from ms_recover.errors import UnrecoverableError, VerificationError
 from ms_recover.execution.backup import BadSourcesError, Given, copy_step, files_of_step
 from ms_recover.execution.backup_target import open_target
@@ -33,6 +31,9 @@ from ms_recover.planning.judging.verification import judge_slices
 from ms_recover.scanning.read import read_store, state_problems
 from ms_recover.stores.store import Store
 from ms_recover.stores.urls import open_store
+from ms_recover.verbs.recover import plan as make_plan
+from ms_recover.verbs.session import Session
+from ms_recover.verbs.verify import check_step_there, compare_read
 
 __all__ = ["copy", "copy_to", "open_target"]
 
@@ -181,7 +182,9 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
     plan = _plan(inventory, options, reading)
     step = _proven_step(plan)
     paths = {file.path for rank in plan.ranks for file in rank.files}
-    parts, contents = compare_read(inventory, replace(options, step=step), 1, None, read=reading)
+    check_step_there(inventory, step)
+    session = Session(inventory, replace(options, step=step), read=reading)
+    parts, contents = compare_read(session), session.contents
     strategies = {one.path: one.digest for one in inventory.strategy_files}
     manifests: dict[str, bytes] = {}
     wrong: list[str] = []
@@ -229,7 +232,7 @@ def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan
     wrong. A step that is passed over, or not whole, is so by what was read.
     """
     while True:
-        plan = api.plan(inventory, options, read=reading)
+        plan = make_plan(inventory, options, read=reading)
         whole = plan.step if plan.recoverable and not _undone(plan) else None
         if not reading.refute([file.path for file in inventory.slices if file.step != whole]):
             return plan

@@ -1,7 +1,7 @@
 """The verb describe: everything that a report shows about a tree.
 
->>> from ms_recover import api, describing
->>> report = describing.describe(api.scan("/checkpoints"))      # doctest: +SKIP
+>>> from ms_recover import api
+>>> report = api.describe(api.scan("/checkpoints"))             # doctest: +SKIP
 >>> report.plan.step, report.audit.headline                     # doctest: +SKIP
 """
 
@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ms_recover.auditing import audit_planned
 from ms_recover.errors import MsRecoverError
-from ms_recover.evidence import plan_with_evidence, with_obstacles
-from ms_recover.histories import history
 from ms_recover.model.contents import Reader
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
-from ms_recover.planning.every_step import judge_every_step, number_groups
+from ms_recover.planning.planner import judge_every_step, number_groups
+from ms_recover.verbs.audit import audit_planned
+from ms_recover.verbs.history import history
+from ms_recover.verbs.recover import with_obstacles
+from ms_recover.verbs.session import Session
 
 LEAST_STEPS, MOST_STEPS, MOST_CELLS = 8, 64, 200_000
 """Bounds of the number of steps that are judged, the newest ones, and of that number times the ranks."""
@@ -39,15 +40,20 @@ def describe(
 ) -> Report:
     """Plan, judge every rank at every step, and add the audit and the history; slices are read once.
 
-    Arguments and errors are those of `ms_recover.api.plan`; `require_newest` is left to the reader. Where there can be
-    no audit or no history, the report says why.
+    Arguments are those of `ms_recover.api.plan`; `require_newest` is left to the reader. Where there can be no audit or
+    no history, the report says why.
 
     Parameters
     ----------
     topology : Topology, optional
         Where ranks live.
+
+    Raises
+    ------
+    MissingInputError, UsageError, ContradictionError
+        As `ms_recover.api.plan` does.
     """
-    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
     made = with_obstacles(planned.plan, options.follow)
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(planned, most)
@@ -64,9 +70,7 @@ def describe(
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(
-            lambda: audit_planned(planned, inventory, options, topology if whole else None), "audit", missing
-        ),
+        audit=_unless_impossible(lambda: audit_planned(planned, topology if whole else None), "audit", missing),
         history=_unless_impossible(lambda: history(inventory, options), "history", missing),
         missing=tuple(missing),
     )

@@ -1,7 +1,7 @@
 """The verb history: at which steps replicas agreed, by manifests alone.
 
->>> from ms_recover import histories
->>> found = histories.history("/checkpoints")       # doctest: +SKIP
+>>> from ms_recover import api
+>>> found = api.history("/checkpoints")       # doctest: +SKIP
 >>> for one in found.disagreements:                 # doctest: +SKIP
 ...     print(one.first, one.parameter, one.outvoted)
 """

@@ -1,11 +1,11 @@
 """The verbs that cut a checkpoint anew: check_output, plan_reshard, reshard.
 
->>> from ms_recover import api, resharding
+>>> from ms_recover import api
 >>> from ms_recover.model.reshard import ReshardOptions
 >>> wanted = ReshardOptions(strategy="new_job/strategy")
->>> plan = resharding.plan_reshard(api.scan("/checkpoints"), "/checkpoints_of_4", wanted)       # doctest: +SKIP
+>>> plan = api.plan_reshard(api.scan("/checkpoints"), "/checkpoints_of_4", wanted)              # doctest: +SKIP
 >>> if plan.complete:                                                                           # doctest: +SKIP
-...     resharding.reshard(plan, jobs=2)
+...     api.reshard(plan, jobs=2)
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ms_recover.comparing import ReadSlices, files_of
 from ms_recover.errors import UsageError
 from ms_recover.formats.cast import check_castable
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
@@ -27,11 +26,11 @@ from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run
-from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
 from ms_recover.stores.urls import is_url, shown_url
+from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
     from ms_recover.model.reshard import ReshardOptions, ReshardOutcome, ReshardPlan
@@ -109,7 +108,9 @@ def plan_reshard(
         raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
     if wanted.pattern is not None:
         _check_pattern(wanted.pattern)
-    slices = ReadSlices(inventory, options, jobs, progress)
+    session = Session(inventory, options, jobs=jobs, progress=progress)
+
+    facts = session.facts
 
     def judge(step: Step, run: Run) -> Judged[ReshardPlan | None]:
         if not any(one.counted_at(step) for one in facts.at(step)):
@@ -125,7 +126,7 @@ def plan_reshard(
             values=values,
             run=run,
         )
-        plan, parts = _plan_read(slices, step, run, make)
+        plan, parts = _plan_read(session, step, run, make)
         if plan.overlaps:
             from ms_recover.execution.reshard_overlaps import find_unequal
 
@@ -134,7 +135,6 @@ def plan_reshard(
                 plan = make(parts, unequal=unequal)
         return Judged(step=step, run=run, value=plan, why=why_not(plan), disputed=bool(plan.disagreements))
 
-    facts = TreeFacts(inventory, options)
     if refuse_several:
         facts.refuse_several()
     choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
@@ -153,26 +153,28 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _plan_read(
-    slices: ReadSlices, step: Step, run: Run, make: Callable[..., ReshardPlan]
+    session: Session, step: Step, run: Run, make: Callable[..., ReshardPlan]
 ) -> tuple[ReshardPlan, list[Comparison]]:
     """Return the plan of a step, and what it was made from; read as `plan_reshard` says.
 
     Where every slice has a manifest that is a verdict, replicas that give nothing need not be read: their contents
     decide nothing while those that give something are right.
     """
-    files, quick = files_of(slices.inventory, step), slices.options.quick
-    if not quick and not all(one.manifest is not None and one.manifest.provenance.proven for one in files):
-        slices.read_step(step, run)
-    while True:
-        parts = slices.at(step)
-        plan = make(parts)
-        unread = [file for file in files if not slices.contents.knows(file)]
-        if plan.complete:
-            taken = paths_taken(plan)
-            unread = [file for file in unread if file.path in taken]
-        if quick or not unread:
-            return plan, parts
-        slices.read(unread)
+    files = session.files_of(step)
+    proven = all(one.manifest is not None and one.manifest.provenance.proven for one in files)
+    if not proven and not session.options.quick:
+        session.read_step(step, run)
+
+    def judge() -> tuple[ReshardPlan, list[Comparison]]:
+        parts = session.compared(step)
+        return make(parts), parts
+
+    def required(found: tuple[ReshardPlan, list[Comparison]]) -> list[SliceFile]:
+        plan, _ = found
+        taken = paths_taken(plan) if plan.complete else None
+        return [file for file in files if taken is None or file.path in taken]
+
+    return session.read_until_known(judge, required)
 
 
 def reshard(

@@ -5,22 +5,20 @@ import sys
 import pytest
 
 from ms_recover import api
-from ms_recover.auditing import audit
-from ms_recover.describing import describe
-from ms_recover.measuring import measure
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
-from ms_recover.planning.metrics import HOST
-from ms_recover.planning.plan_parts import plan_parts
-from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.planner import plan_choice
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.audit import audit
+from ms_recover.verbs.metrics import HOST, measure
+from ms_recover.verbs.report import describe
 from tests.support.audits import RandomTree
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
 from tests.support.iteration_trees import unpack
 
 HOSTS = Topology(("host",), (("a", "a", "b", "b"),), "a hostfile")
-PLANNERS = {function.__code__ for function in (plan_facts, plan_parts)}
+PLANNER = plan_choice.__code__
 
 
 def plans_made(make):
@@ -29,7 +27,7 @@ def plans_made(make):
 
     def look(frame, event, _):
         nonlocal count
-        count += event == "call" and frame.f_code in PLANNERS
+        count += event == "call" and frame.f_code is PLANNER
 
     before = sys.getprofile()
     sys.setprofile(look)

@@ -8,9 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ms_recover import api
 from ms_recover.errors import AnswerError, FormatError, MsRecoverError, SlowSourceError, UsageError
-from ms_recover.evidence import plan_with_evidence, with_obstacles
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -26,6 +24,8 @@ from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
+from ms_recover.verbs.recover import apply, with_obstacles
+from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -144,10 +144,13 @@ class SeveralTrees:
                     found = found.merged(self._read(store, theirs, jobs, progress))
             return found
 
-        planned, contents = plan_with_evidence(union.inventory, options, read=read)
+        session = Session(union.inventory, options, read=read)
+        planned = session.planned
         explanation = None if explain is None else explain_planned(planned, explain)
         names = [store.url for store in self.stores]
-        made = cut_down(planned.plan, union, self._living_here(local, options, planned.plan), names, contents.digests)
+        made = cut_down(
+            planned.plan, union, self._living_here(local, options, planned.plan), names, session.contents.digests
+        )
         made = replace(made, warnings=(*map(_text_of_left_out, self.left_out), *made.warnings))
         made = with_obstacles(made, options.follow, elsewhere=union.holders)
         if made.recoverable and not made.actions and not local.ranks and options.ranks is None:
@@ -187,4 +190,4 @@ class SeveralTrees:
         """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
         holders = {**planned.union.lenders, **planned.union.holders}
         away = {path: self.stores[number] for path, number in holders.items()}
-        return api.apply(planned.plan, sources=away, **options)
+        return apply(planned.plan, sources=away, **options)

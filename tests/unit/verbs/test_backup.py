@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ms_recover import api, backing_up
+from ms_recover import api
 from ms_recover.errors import (
     FormatError,
     MissingInputError,
@@ -28,13 +28,13 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.scanning.read import read_store
-from ms_recover.several_trees import SeveralTrees
 from ms_recover.stores.backup_index import decode_index, encode_index, index_path
 from ms_recover.stores.backup_store import BackupStore, read_indexes
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.several_trees import SeveralTrees
 
-FIXTURE = Path(__file__).parents[1] / "data/fixtures/dp2_mp4"
+FIXTURE = Path(__file__).parents[2] / "data/fixtures/dp2_mp4"
 NUMBERS = count()
 
 
@@ -53,7 +53,7 @@ def url(request, tmp_path):
 
 
 def copy(tree, url, **options):
-    return backing_up.copy(api.scan(tree), url, **options)
+    return api.copy(api.scan(tree), url, **options)
 
 
 def files(url, folder=""):

@@ -1,0 +1,157 @@
+"""The verb complete: a full slice where each of several ranks saved a part, as ``remove_redundancy=True`` does."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ms_recover.errors import UnrecoverableError, UsageError, VerificationError
+from ms_recover.execution.compose import complete_slice, foresee_slice
+from ms_recover.file_names import WEIGHT_KINDS, WeightKind
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.plan import texts_of_passed_over
+from ms_recover.model.progress import Progress
+from ms_recover.model.steps import Step
+from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
+from ms_recover.planning.explain import judge_complete
+from ms_recover.planning.runs import Run
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.urls import is_url, open_plain, open_store
+from ms_recover.verbs.session import Kinds, Session
+
+if TYPE_CHECKING:
+    from ms_recover.model.compose import ComposeAction
+    from ms_recover.model.outcome import ActionResult
+
+_log = logging.getLogger(__name__)
+
+
+def complete(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    output: str | None = None,
+    jobs: int = 1,
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ActionResult:
+    """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
+
+    Parameters
+    ----------
+    inventory, jobs, progress, verify
+        As for `plan` and `apply`.
+    options : PlanOptions
+        Its `step` by default is the newest of the run, by default of the present one, that lacks no parameter of the
+        rank; one at which replicas differ is the last that is tried.
+    output : str, optional
+        File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+    dry_run : bool
+        Write nothing: the result has the bytes that would be written, errors are the same.
+
+    Raises
+    ------
+    UnrecoverableError
+        When a parameter has no source; the message names it.
+    VerificationError
+        When it has none because replicas differ, with nothing to settle who is right.
+    UsageError
+        When `output` exists, or the tree has iterations: see `complete_iteration`.
+    MissingInputError, ContradictionError, StorageError
+        As `plan` and `apply` do.
+    """
+    if inventory.iterations:
+        raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
+    session = Session(inventory, options, jobs=jobs, progress=progress)
+    (result,) = _write(inventory.root, _find_actions(session, rank, (None,)), output, verify=verify, dry_run=dry_run)
+    return result
+
+
+def complete_iteration(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    kinds: Sequence[WeightKind] = WEIGHT_KINDS,
+    output: str | None = None,
+    jobs: int = 1,
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> tuple[ActionResult, ...]:
+    """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
+
+    An `output` is for one of them alone.
+
+    Raises
+    ------
+    MsRecoverError
+        As `complete` does; nothing is written unless all files can be.
+    """
+    held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)] or kinds
+    session = Session(inventory, options, jobs=jobs, progress=progress)
+    return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
+
+
+def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAction, ...]:
+    """Return what composes each file of a rank, of the newest step at which all can be; other ranks may have none.
+
+    Errors are those of `complete`.
+    """
+    facts, root = session.facts, session.inventory.root
+
+    def judge(step: Step, run: Run) -> Judged[tuple[ComposeAction, ...]]:
+        session.read_step(step, run, kinds)
+        return judge_complete(session.compared(step, kinds), step, run, rank, len(kinds))
+
+    choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    if not choice.found:
+        why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
+        kind = VerificationError if choice.shown.disputed else UnrecoverableError
+        raise kind(f"no full slice for rank {rank} of {root}; {why}")
+    if (others := facts.text_of_others) is not None:
+        _log.warning("%s: %s", root, others)
+    for text in texts_of_passed_over(choice.rejected):
+        _log.warning("%s: %s; step %s is taken", root, text, choice.shown.step)
+    return choice.shown.value
+
+
+def _write(
+    root: str, actions: Sequence[ComposeAction], output: str | None, *, verify: bool, dry_run: bool
+) -> tuple[ActionResult, ...]:
+    """Write full slices, or say what would be written."""
+    if not _is_here(root) or (output is not None and is_url(output)):
+        return tuple(_write_at_url(root, output, action, verify=verify, dry_run=dry_run) for action in actions)
+    targets = [action.target if output is None else os.path.abspath(output) for action in actions]
+    there = [replace(action, target=target) for action, target in zip(actions, targets, strict=True)]
+    if dry_run:
+        return tuple(foresee_slice(root, action) for action in there)
+    return tuple(complete_slice(root, action, verify=verify) for action in there)
+
+
+def _is_here(root: str) -> bool:
+    """Whether a tree lies in a directory of this host as it is, and not in a backup."""
+    with open_store(root) as store:
+        return isinstance(store, LocalStore)
+
+
+def _write_at_url(root: str, output: str | None, action: ComposeAction, *, verify: bool, dry_run: bool) -> ActionResult:
+    """Write a full slice where the tree is a backup, or it or the output a URL, or say what would be written."""
+    from ms_recover.execution.apply_store import complete_in_store
+
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(root))
+        if output is None:
+            return complete_in_store(store, store, action.target, action, verify=verify, dry_run=dry_run)
+        folder, _, name = (output if is_url(output) else os.path.abspath(output)).rpartition("/")
+        target = stack.enter_context(open_plain(folder or "/"))
+        result = complete_in_store(store, target, name, action, verify=verify, dry_run=dry_run)
+        return replace(result, target=f"{target.url}/{name}")

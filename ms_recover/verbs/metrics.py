@@ -1,0 +1,113 @@
+"""The verb measure: figures about a tree for a monitoring system.
+
+>>> from ms_recover import api
+>>> api.measure("/checkpoints").recoverable_step      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ms_recover.execution.recovery_log import read_recovery_log
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMetrics
+from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
+from ms_recover.model.plan import Plan
+from ms_recover.model.steps import Step
+from ms_recover.verbs.audit import audit, audit_planned
+from ms_recover.verbs.recover import plan as make_plan
+from ms_recover.verbs.scan import scan
+from ms_recover.verbs.session import Session
+
+if TYPE_CHECKING:
+    from ms_recover.model.audit import Audit
+    from ms_recover.model.topology import Topology
+
+HOST = "host"
+
+
+def measure(
+    tree: Inventory | str | os.PathLike[str],
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    layout: ScanOptions = DEFAULT_SCAN,
+    topology: Topology | None = None,
+) -> TreeMetrics:
+    """Return the figures of a tree: what is there, what is recoverable, what a loss would cost, how recoveries went.
+
+    Slices are judged by headers and manifests, as ``recover-ckpt plan --quick`` does; nothing is read whole.
+
+    Parameters
+    ----------
+    tree : Inventory, str or path
+        The result of `ms_recover.scan`, or the root of a tree or its URL.
+    options : PlanOptions
+        The operator's choices; `step` does not count.
+    layout : ScanOptions
+        How a tree that is named by its root is laid out.
+    topology : Topology, optional
+        Where ranks live; without it the number of hosts that may be lost is not known.
+
+    Raises
+    ------
+    MissingInputError, UsageError, ContradictionError, StorageError
+        As `ms_recover.api.scan` and `ms_recover.api.plan` do.
+    """
+    inventory = tree if isinstance(tree, Inventory) else scan(tree, replace(layout, crc=False))
+    options = replace(options, step=None, quick=True, require_newest=False)
+    planned = Session(inventory, options).planned
+    plan = planned.plan
+    newest = newest_step(plan)
+    shown = plan
+    if newest is not None and newest not in (plan.step, plan.considered):
+        shown = make_plan(inventory, replace(options, step=newest, clean=False))
+    wanted = AuditOptions(losses=1)
+    if options.clean:  # a loss may cost less at a step that is not clean
+        costs = audit(inventory, replace(options, clean=False), topology, wanted)
+    else:
+        costs = audit_planned(planned, topology, wanted)
+    made = make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
+    return replace(made, others=planned.tree.facts.text_of_others)
+
+
+def make_metrics(inventory: Inventory, plan: Plan, newest: Plan, audit: Audit, log: RecoveryLog) -> TreeMetrics:
+    """Return the figures; `newest` is the plan for the newest step of the run, which `plan` may have given up."""
+    states = Counter(rank.state for rank in newest.ranks)
+    hosts = audit.level(HOST)
+    step = newest_step(plan)
+    return TreeMetrics(
+        newest_step=number_of(inventory, step, plan.run_id) if step is not None else None,
+        recoverable_step=number_of(inventory, plan.step, plan.run_id) if plan.step is not None else NO_STEP,
+        slices=tuple((state, states[state]) for state in SLICE_STATES),
+        host_losses=max(hosts.survived, 0) if hosts is not None and plan.step is not None else None,
+        single_copy_bytes=audit.single_copy_bytes,
+        log=log,
+    )
+
+
+def newest_step(plan: Plan) -> Step | None:
+    """Return the newest step of the planned run."""
+    return plan.given_up[0].step if plan.given_up else plan.step or plan.considered
+
+
+def number_of(inventory: Inventory, step: Step, run_id: str | None = None) -> int:
+    """Return the number of a step, for a graph: how many were trained since the very first.
+
+    Manifests state it, and iterations are it. Otherwise epochs are counted by their steps as a manifest states them, or
+    else by the largest step within an epoch that the tree has.
+    """
+    if step.is_iteration:
+        return step.step
+    own = [file.manifest for file in inventory.slices if file.step == step and file.manifest is not None]
+    own.sort(key=lambda one: one.run_id != (run_id or ""))
+    for manifest in own:
+        if manifest.cumulative_step is not None:
+            return manifest.cumulative_step
+    trained = (one.training.epoch_steps for one in own if one.training is not None)
+    epoch = next((steps for steps in trained if steps is not None), None)
+    if epoch is None:
+        epoch = max((file.step.step for file in inventory.slices), default=step.step)
+    return (step.epoch - 1) * max(epoch, step.step) + step.step
