@@ -417,7 +417,8 @@ async def measure(options: argparse.Namespace) -> str:
     bound = 2 * 2 / 3 * SIZES["64 MiB"] * 3 / statistics.median(raw.flows["64 MiB"]) / min(3, os.cpu_count() or 1)
     killed = await detect(options.kills, signal.SIGKILL, 3.0)
     frozen = {beat: await detect(options.freezes, signal.SIGSTOP, beat) for beat in (1.0, 3.0)}
-    costs = bench_worlds_costs.table(options.costs)
+    costs = bench_worlds_costs.table(options.costs, options.against)
+    large = bench_worlds_costs.table(options.costs, options.against, large=True)
     at_the_end = f" (load average {os.getloadavg()[0]:.1f} at the end)"
     lines = [
         "# Worlds in figures",
@@ -449,6 +450,13 @@ async def measure(options: argparse.Namespace) -> str:
         "",
         *costs,
         "",
+        "## Large messages",
+        "",
+        f"{options.costs} rounds of `benchmarks/bench_worlds_costs.py --large`: streams of messages of one size, 1 GiB",
+        "each. Blocking sockets are `sendall` of the same messages. Of two senders all bytes are counted.",
+        "",
+        *large,
+        "",
         "## all_reduce of 64 MiB over 3 processes",
         "",
         f"{seconds * 1e3:.0f} ms; {bound * 1e3:.0f} ms is what raw sockets need to move the bytes of the ring",
@@ -473,6 +481,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--costs", type=int, default=5)
+    parser.add_argument("--against", type=Path, help="another tree of this project, for the tables of costs")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--freezes", type=int, default=5)
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} beside this file")

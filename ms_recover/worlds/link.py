@@ -14,9 +14,12 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ms_recover.worlds import silence, wire
+from ms_recover.worlds.sending import LargeFrames, Views, send_part
 from ms_recover.worlds.stream import AGAIN
 from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from ms_recover.worlds.world import Operation, World  # which imports this module
 
 _BUFFER = 1 << 16
+_LARGE = 3 << 20
+"""Frames with a payload of so many bytes are sent by a thread; for smaller ones the way there and back costs more."""
 _READS_IN_A_ROW = 4
 _LOOK_S = 60e-6
 _WAIT_S = 100e-6
@@ -38,13 +43,17 @@ _MAX_REPEATED = 10
 """Probes that are repeated at each look, so that a few lost ones say nothing."""
 _INCOMING_CPU = getattr(socket, "SO_INCOMING_CPU", 49)  # Linux; the name is there from Python 3.11 on
 _own_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
-_ABORT = FrameKind.ABORT  # an enumeration looks its members up slowly before Python 3.12
+_ABORT, _LEAVE = FrameKind.ABORT, FrameKind.LEAVE  # an enumeration looks its members up slowly before Python 3.12
 
 
-class _Outgoing(NamedTuple):
-    views: list[bytes | memoryview]
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A frame of which the kernel has not taken all bytes yet."""
+
+    views: Views
     size: int
-    done: asyncio.Future[None]
+    sent: Callable[[], object] | None = None
+    """Called when the kernel has taken all; never, when the link closes first."""
 
 
 class _Attempts:
@@ -76,7 +85,11 @@ class Link:
         self._descriptor = sock.fileno()
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Outgoing] = deque()
+        self._flags = 0 if self._tls else socket.MSG_DONTWAIT
+        self._queue: deque[Outgoing] = deque()
+        self._large = None if self._tls else LargeFrames(sock, self._count, partial(self._guard, self._large_ended))
+        self._at_large: Views | None = None
+        """The views of the first frame while the thread sends it."""
         self._data = memoryview(bytearray(_BUFFER))
         self._start = 0
         self._end = 0
@@ -103,13 +116,10 @@ class Link:
         """Begin to read."""
         self._loop.add_reader(self._descriptor, self._guard, self._readable)
 
-    def send(self, head: bytes, payload: memoryview | None) -> asyncio.Future[None] | None:
-        """Send a frame, after earlier frames.
-
-        Returns None when the kernel has taken all bytes, or a future, which is cancelled when the link closes first.
-        """
-        views: list[bytes | memoryview] = [head, payload] if payload else [head]
-        if not self._queue:
+    def send(self, head: bytes, payload: memoryview | None) -> Outgoing | None:
+        """Send a frame, after earlier frames; return None when the kernel has taken all bytes."""
+        views: Views = [head, payload] if payload else [head]
+        if not self._queue and not (payload and len(payload) >= _LARGE and self._begin_large(views)):
             try:
                 self._push(views)
             except OSError as error:
@@ -117,10 +127,9 @@ class Link:
             if not views:
                 return None
             self._loop.add_writer(self._descriptor, self._guard, self._writable)
-        size = len(head) + (len(payload) if payload else 0)
-        outgoing = _Outgoing(views, size, self._loop.create_future())
+        outgoing = Outgoing(views, len(head) + (len(payload) if payload else 0))
         self._queue.append(outgoing)
-        return outgoing.done
+        return outgoing
 
     def send_last(self, header: Header) -> None:
         """Send a header as the last frame if that goes without waiting."""
@@ -135,17 +144,20 @@ class Link:
         failed; the others are dropped.
         """
         self.pause()
+        self._take_back()
         dropped = 0
         while self._queue and (len(self._queue) > 1 or not self._has_begun()):
-            self._queue.pop().done.cancel()
+            self._queue.pop()
             dropped += 1
         for outgoing in self._queue:
             outgoing.views[:] = [bytes(view) for view in outgoing.views]
         self.send(wire.encode(header._replace(sequence=header.sequence - dropped)), None)
 
     def _has_begun(self) -> bool:
-        views, size, _ = self._queue[0]
-        return self._tls or sum(map(len, views)) < size  # TLS may have begun a record without counting a byte
+        if self._tls:
+            return True  # a record may have begun without counting a byte
+        first = self._queue[0]
+        return sum(map(len, first.views)) < first.size
 
     def finish(self) -> None:
         """End this direction and read no more: the other side has left in good order."""
@@ -201,7 +213,7 @@ class Link:
             if not self._queue:
                 self._shut_down()
             for _ in range(_DRAINS_IN_A_ROW):
-                if not socket.socket.recv_into(self._sock, self._data):
+                if not socket.socket.recv_into(self._sock, self._data, 0, socket.MSG_DONTWAIT):
                     return True
         except AGAIN:
             pass
@@ -217,37 +229,69 @@ class Link:
         self.closed = True
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
-        for outgoing in self._queue:
-            outgoing.done.cancel()
         self._queue.clear()
+        if self._large is not None:
+            if self._at_large is not None:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._at_large = None
+            self._large.close()
         self._sock.close()
 
-    def _push(self, views: list[bytes | memoryview]) -> None:
+    def _push(self, views: Views) -> None:
         """Send until it would block; remove sent bytes from the views."""
         while views:
             try:
-                sent = self._sock.send(views[0]) if self._tls or len(views) == 1 else self._sock.sendmsg(views)
+                self.sent += send_part(self._sock, views, self._flags, self._tls)
             except (*AGAIN, ssl.SSLWantWriteError):
                 return
-            self.sent += sent
-            if sent == sum(map(len, views)):
-                views.clear()
-                return
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if views:
-                views[0] = views[0][sent:]
+
+    def _begin_large(self, views: Views) -> bool:
+        """Let the thread send a frame, when it is a large one."""
+        if self._large is None or len(views[-1]) < _LARGE:
+            return False
+        self._at_large = views
+        self._large.send(views)
+        return True
+
+    def _count(self, sent: int) -> None:
+        self.sent += sent  # in the thread: the event loop sends nothing meanwhile
+
+    def _large_ended(self, views: Views) -> None:
+        if views is self._at_large and self._large is not None and (self._large.error or not views):
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Let the thread stop in the frame that it sends; the event loop continues with what is left."""
+        if self._at_large is None or self._large is None:
+            return
+        self._large.stop()
+        self._at_large, error = None, self._large.error
+        if isinstance(error, OSError):
+            self._write_failed(error)
+        elif error is not None:
+            raise error
+        else:
+            if not self._queue[0].views:
+                self._first_sent()
+            if self._queue:
+                self._loop.add_writer(self._descriptor, self._guard, self._writable)
+
+    def _first_sent(self) -> None:
+        first = self._queue.popleft()
+        if first.sent is not None:
+            first.sent()
 
     def _writable(self) -> None:
         try:
             while self._queue:
-                views, _, done = self._queue[0]
+                views = self._queue[0].views
+                if self._begin_large(views):
+                    break
                 self._push(views)
                 if views:
                     return
-                self._queue.popleft()
-                if not done.done():
-                    done.set_result(None)
+                self._first_sent()
         except OSError as error:
             self._write_failed(error)
             return
@@ -360,7 +404,7 @@ class Link:
                 self._start, self._end = 0, count
             into = self._data[self._end :]
         try:
-            count = self._sock.recv_into(into)
+            count = self._sock.recv_into(into, 0, self._flags)
         except AGAIN:
             return False
         except ssl.SSLEOFError:
@@ -451,6 +495,8 @@ class Link:
                 if header is None:
                     return
                 kind, _, shape, _, _, call, _, _, length, _ = header
+                if kind is _LEAVE:
+                    self._take_back()  # of the frame that is being sent the peer may have had all
                 self._start = start = start + wire.FIXED_SIZE + 8 * len(shape)
                 if kind is _ABORT and call != self.peer:
                     world.read_rest(call)

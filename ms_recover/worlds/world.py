@@ -28,7 +28,7 @@ from ms_recover.worlds.instructions import (
     PauseReading,
     TakeBack,
 )
-from ms_recover.worlds.link import Link
+from ms_recover.worlds.link import Link, Outgoing
 from ms_recover.worlds.state import MAX_KEPT, SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header, encode_fields
 
@@ -55,17 +55,14 @@ class Operation:
     header: Header | None = None
     fault: Fault | None = None
     future: asyncio.Future[None] | None = None
-    sending: asyncio.Future[None] | None = None
     ended: bool = False
-    """Whether a receive has its message, or the operation failed."""
+    """Whether a frame was sent, a receive has its message, or the operation failed."""
 
     def end(self) -> None:
         """Record that the operation has ended, and wake the task that waits for it."""
         self.ended = True
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
-        if self.sending is not None and not self.sending.done():
-            self.sending.cancel()
 
 
 class World:
@@ -166,7 +163,7 @@ class World:
 
     def _transmit(
         self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview
-    ) -> asyncio.Future[None] | None:
+    ) -> Outgoing | None:
         """Send a frame, as `Link.send`."""
         try:
             sequence = self.state.next_frame(peer)
@@ -182,18 +179,17 @@ class World:
                 raise
         raise BrokenWorldError(self.name, self.epoch, *self.state.ended())
 
-    async def _finish_sending(self, peer: int, sending: asyncio.Future[None], timeout: float | None) -> None:
+    async def _finish_sending(self, peer: int, outgoing: Outgoing, timeout: float | None) -> None:
         """Wait until the kernel has taken the rest of a frame."""
         number, timer = next(self._numbers), self.limit(peer, timeout)
-        self._operations[number] = operation = Operation(number, peer, None, sending=sending)
+        future = self.loop.create_future()
+        self._operations[number] = operation = Operation(number, peer, None, future=future)
+        outgoing.sent = partial(self._sent, operation)
         try:
             self.apply(self.state.send_waits(number, peer))
-            sending.add_done_callback(partial(self._sent, number))
-            await asyncio.wait([sending])
+            await future
         except (asyncio.CancelledError, GeneratorExit):
             if not self.loop.is_closed():
-                if sending.done():
-                    self._sent(number, sending)  # it was done at the same moment
                 self.handle(self.state.cancelled, number)
             raise
         except BaseException as error:
@@ -418,9 +414,10 @@ class World:
                     self._close_links()
                 self._ended(self, None if instruction.fault is None else self.error)
 
-    def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
-        if not sending.cancelled():
-            self.handle(self.state.send_done, number)
+    def _sent(self, operation: Operation) -> None:
+        if not operation.ended:
+            self.handle(self.state.send_done, operation.number)
+            operation.end()
 
     def _warn_if_blocked(self, peer: int) -> None:
         if peer not in self._blocked and self.state.is_blocked(peer):

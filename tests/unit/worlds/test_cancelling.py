@@ -145,8 +145,9 @@ def test_a_send_that_is_done_as_it_is_cancelled_breaks_nothing(together):
         world = manager._worlds["w"]
         sending = asyncio.ensure_future(c.send(np.zeros(LARGE), 1, world="w"))
         await asyncio.sleep(0)
-        (operation,) = world._operations.values()
-        operation.sending.add_done_callback(lambda _: sending.cancel())
+        (outgoing,) = world._links[1]._queue
+        sent = outgoing.sent
+        outgoing.sent = lambda: (sent(), sending.cancel())
         with pytest.raises(asyncio.CancelledError):
             await sending
         await c.barrier(world="w")

@@ -14,6 +14,8 @@ from ms_recover.worlds import (
     authentication,
     collectives,
     handshake,
+    link,
+    sending,
     stream,
     tensors,
     watchdog,
@@ -21,7 +23,6 @@ from ms_recover.worlds import (
 )
 from ms_recover.worlds.authentication import AcceptError, Acceptor, HandshakeRefusedError
 from ms_recover.worlds.handshake import Hello, MessageType, Purpose
-from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import SMALL
 from tests.support.ports import free_port
 
@@ -166,19 +167,22 @@ def test_an_error_while_receiving_breaks_the_world_on_both_sides(together, monke
 
 
 @pytest.mark.processes
-def test_an_error_while_writing_in_the_background_breaks_the_world(together, monkeypatch):
-    push = Link._push
+@pytest.mark.parametrize("place", [sending, link], ids=["in the thread of large frames", "in the event loop"])
+def test_an_error_while_writing_in_the_background_breaks_the_world(together, monkeypatch, place):
+    large = place is sending
 
     async def work(manager, rank):
         c = manager.communicator
         with pytest.raises(BrokenWorldError) as caught:
             if rank == 0:
-                sending = asyncio.ensure_future(c.send(np.zeros(100_000_000, np.uint8), 1, world="w"))
+                one = np.zeros(100_000_000 if large else 1_000_000, np.uint8)
+                waiting = [asyncio.ensure_future(c.send(one, 1, world="w")) for _ in range(1 if large else 100)]
                 await asyncio.sleep(0.1)
-                monkeypatch.setattr(Link, "_push", lambda link, views: fail() if len(views) == 1 else push(link, views))
-                await sending
+                monkeypatch.setattr(place, "send_part", fail)
+                await asyncio.gather(*waiting)
             await asyncio.sleep(0.3)
-            await c.recv(0, world="w")
+            for _ in range(100):
+                await c.recv(0, world="w")
         return caught.value
 
     own, other = together(work, limit=LONG)
