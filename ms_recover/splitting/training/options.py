@@ -84,6 +84,8 @@ def _is_number(value: object) -> bool:
 def training_options(**given: Any) -> TrainingOptions | None:
     """Return the options, or None when neither a loss nor an optimizer is given."""
     if given["loss_fn"] is None and given["optimizer"] is None:
+        if given.get("clip_norm") is not None:
+            raise UsageError("clip_norm clips gradients of a training: give loss_fn and optimizer, too")
         return None
     for name, other in (("loss_fn", "optimizer"), ("optimizer", "loss_fn")):
         if given[name] is None:

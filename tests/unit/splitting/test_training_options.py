@@ -22,6 +22,11 @@ def test_nothing_given_trains_nothing():
     assert options(loss_fn=None, optimizer=None) is None
 
 
+def test_a_clip_without_a_training_is_refused():
+    with pytest.raises(UsageError, match="give loss_fn and optimizer"):
+        options(loss_fn=None, optimizer=None, clip_norm=1.0)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
