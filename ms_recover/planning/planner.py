@@ -28,7 +28,7 @@ from ms_recover.model.plan import (
 from ms_recover.model.report import JudgedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_ranks
-from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, choose_step
+from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
@@ -67,14 +67,6 @@ class Planned:
     def facts(self) -> Facts:
         """The facts about the first part."""
         return self.compared.facts
-
-
-def plan_tree(tree: Parts) -> Planned:
-    """Plan the newest step at which every rank has a sound slice or can get one.
-
-    Errors are those of `plan_choice`, `choose_step` and `TreeFacts`.
-    """
-    return plan_choice(tree, choose_step(tree))
 
 
 def plan_choice(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
