@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ms_recover import api
-from ms_recover.stores import http_file
+from ms_recover.stores import http_store
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.http_store import HttpStore
 from ms_recover.stores.local import StoppedError
@@ -46,10 +46,10 @@ def test_a_scan_of_our_server_makes_one_request_for_each_slice(tmp_path, manifes
 @pytest.mark.parametrize("quick", [0, 10**15])
 @pytest.mark.parametrize("breaks", [None, 5_000_000])
 def test_every_byte_comes_once_and_in_order(nginx, monkeypatch, quick, breaks):
-    monkeypatch.setattr(http_file, "QUICK", quick or 1)
+    monkeypatch.setattr(http_store, "QUICK", quick or 1)
     with FaultProxy(nginx.port, break_every=breaks) as proxy, HttpStore(f"http://{proxy.address}", Access()) as store:
         opened = store.open("data", store.stat("data").state)
-        for start, end in ((0, len(DATA)), (1, len(DATA) - 1), (0, 2 * http_file.PIECE - 1)):
+        for start, end in ((0, len(DATA)), (1, len(DATA) - 1), (0, 2 * http_store.PIECE - 1)):
             found = bytearray()
             opened.read_range(start, end, found.extend, never)
             assert found == DATA[start:end]
@@ -58,7 +58,7 @@ def test_every_byte_comes_once_and_in_order(nginx, monkeypatch, quick, breaks):
 
 
 def test_it_stops_in_pieces_as_well(nginx, monkeypatch):
-    monkeypatch.setattr(http_file, "QUICK", 10**15)
+    monkeypatch.setattr(http_store, "QUICK", 10**15)
     with FaultProxy(nginx.port, delay=0.05) as proxy, HttpStore(f"http://{proxy.address}", Access()) as store:
         opened, taken = store.open("data"), bytearray()
         began = time.monotonic()
