@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from ms_recover import api
-from ms_recover.engine.engine import gather, open_engine
+from ms_recover.engine import open_engine
+from ms_recover.engine.engine import gather
 from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.testing.trees import make_tree
 

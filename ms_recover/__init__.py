@@ -6,6 +6,7 @@ Public names load on use; importing the package imports nothing heavy.
 from __future__ import annotations
 
 from ms_recover.lazy import lazy_names
+from ms_recover.version import __version__ as __version__
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     )
     from ms_recover.loading import load_full, load_slice
     from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
-
-__version__ = "0.1.0"
 
 __all__ = [
     "SliceCheckpoint",

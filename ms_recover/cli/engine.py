@@ -46,7 +46,7 @@ def refuse_servers(ctx: click.Context) -> None:
 @contextmanager
 def opened_engine(options: EngineOptions) -> Iterator[Engine]:
     """Open the engine; its tasks are ended when the block is left, also by Ctrl-C."""
-    from ms_recover.engine.engine import LOCAL, open_engine
+    from ms_recover.engine import LOCAL, open_engine
 
     if options.engine != LOCAL:
         with suppress(ImportError):  # which open_engine explains

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from ms_recover import __version__
 from ms_recover.cli.output import print_error
 from ms_recover.errors import UsageError
 from ms_recover.model.printable import printable
 from ms_recover.reporting.tables import one_line
 from ms_recover.system_errors import explained
+from ms_recover.version import __version__
 
 _log = logging.getLogger(__name__)
 _PACKAGE = "ms_recover"

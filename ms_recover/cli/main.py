@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import click
 
-from ms_recover import __version__
 from ms_recover.cli.signals import Terminated, interruptible
 from ms_recover.errors import INTERRUPTED, TERMINATED, MsRecoverError
+from ms_recover.version import __version__
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:

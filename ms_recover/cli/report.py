@@ -59,9 +59,9 @@ def command(
     ROOT is a directory or the URL of one: see docs/stores.md. The page is one file that loads nothing. It is also
     written for a tree that cannot be recovered, and the code is 0 then as well: plan is the gate for scripts.
     """
-    from ms_recover import __version__
     from ms_recover.cli.progress import progress_bar
     from ms_recover.verbs.report import describe
+    from ms_recover.version import __version__
 
     need_jinja2()
     target = page_target(output)

@@ -14,12 +14,12 @@ from typing import Any
 import distributed
 from distributed.security import Security
 
-from ms_recover import __version__
 from ms_recover.engine.dask_worker import ALL_WORKERS, chunks_at_work, report
 from ms_recover.engine.engine import DASK, DASK_TLS
 from ms_recover.engine.packing import unpack
 from ms_recover.engine.workers import WorkerReport
 from ms_recover.errors import InputError, StorageError, UsageError
+from ms_recover.version import __version__
 
 _DISTRIBUTED = version("distributed")
 ANSWER_SECONDS = 10.0

@@ -35,7 +35,7 @@ class DaskEngine(Engine):
 
     TLS is used where the configuration of dask has certificates, and always with ``tls://``. One thread owns the
     calls; others pass it events. Each call is pinned to a worker of its node, and given to another one when that is
-    lost; errors and parameters are those of `ms_recover.engine.engine.open_engine`.
+    lost; errors and parameters are those of `ms_recover.engine.open_engine`.
     """
 
     def __init__(self, url: str, *, timeout: float = 60.0) -> None:

@@ -19,7 +19,6 @@ import distributed
 from distributed.core import Status
 from distributed.protocol import to_serialize
 
-from ms_recover import __version__
 from ms_recover.engine.context import TaskContext, carried, running
 from ms_recover.engine.packing import pack, unpack
 from ms_recover.engine.requests import Reply, Request, answer
@@ -27,6 +26,7 @@ from ms_recover.engine.roots import look_at, roots_from_environment
 from ms_recover.engine.workers import Node, WorkerReport
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.stores.local import StoppedError
+from ms_recover.version import __version__
 
 _log = logging.getLogger(__name__)
 HANDLER = "ms_recover_read"

@@ -8,9 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import TypeVar
 
 from ms_recover.engine.workers import Node, WorkerReport
-from ms_recover.errors import UsageError
 
-LOCAL = "local"
 DASK = "dask://"
 DASK_TLS = "tls://"
 _POLL_SECONDS = 0.2
@@ -98,36 +96,3 @@ def settle(futures: Sequence[Future[_T]]) -> None:
 def _cancel(futures: Iterable[Future[_T]]) -> None:
     for future in futures:
         future.cancel()
-
-
-def open_engine(text: str, *, timeout: float = 60.0) -> Engine:
-    """Open an engine: ``local``, or ``dask://HOST:PORT`` for the scheduler of a dask cluster, ``tls://`` with TLS only.
-
-    Parameters
-    ----------
-    timeout : float
-        Seconds to wait for the scheduler, and for a worker that was lost.
-
-    Raises
-    ------
-    UsageError
-        When the text names no engine, or the package of the engine is not installed.
-    StorageError
-        When the scheduler cannot be reached.
-    InputError
-        When it runs another version of distributed.
-    """
-    if text == LOCAL:
-        from ms_recover.engine.local_engine import LocalEngine
-
-        return LocalEngine()
-    if not text.startswith((DASK, DASK_TLS)):
-        raise UsageError(f"--engine {text}: write local, dask://HOST:PORT, or tls://HOST:PORT")
-    try:
-        from ms_recover.engine.dask_engine import DaskEngine
-    except ImportError as error:
-        raise UsageError(
-            f"--engine {text} takes a package that is not installed ({error.name or error}): "
-            "pip install 'ms-recover[dask]'"
-        ) from None
-    return DaskEngine(text, timeout=timeout)

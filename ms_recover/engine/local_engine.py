@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from ms_recover import __version__
 from ms_recover.engine.context import TaskContext, cores, running
 from ms_recover.engine.engine import Engine
 from ms_recover.engine.requests import Reply, Request, answer
 from ms_recover.engine.roots import look_at, roots_from_environment
 from ms_recover.engine.workers import Node, WorkerReport
+from ms_recover.version import __version__
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from ms_recover import __version__
 from ms_recover.errors import (
     FormatError,
     MissingInputError,
@@ -24,6 +23,7 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import digest_file, holds
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.store import Store
+from ms_recover.version import __version__
 
 TOOL = f"ms_recover {__version__}"
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from ms_recover.engine import tasks
-from ms_recover.engine.engine import gather, open_engine
+from ms_recover.engine import open_engine, tasks
+from ms_recover.engine.engine import gather
 from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.model.steps import Step
@@ -309,7 +309,8 @@ def test_a_node_that_does_not_come_back_is_an_error_in_time(whole, cluster):
 
 WAITING = """
 import sys
-from ms_recover.engine.engine import gather, open_engine
+from ms_recover.engine import open_engine
+from ms_recover.engine.engine import gather
 from tests.support.engine_tasks import wait_until_stopped
 with open_engine(sys.argv[1], timeout=20) as engine:
     gather([engine.submit(wait_until_stopped, sys.argv[2]) for _ in range(2)])

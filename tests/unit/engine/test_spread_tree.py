@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ms_recover import api
-from ms_recover.engine.engine import gather, open_engine, settle
+from ms_recover.engine import open_engine
+from ms_recover.engine.engine import gather, settle
 from ms_recover.engine.local_engine import LocalEngine
 from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError

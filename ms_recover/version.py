@@ -1,0 +1,3 @@
+"""The version of this package, below everything that states it."""
+
+__version__ = "0.1.0"
