@@ -14,9 +14,10 @@ from typing import Any
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import schedules
 from ms_recover.worlds.instructions import Expected, Key
+from ms_recover.worlds.link import Operation
 from ms_recover.worlds.tensors import OPERATIONS, Raw, accumulate, allocate
 from ms_recover.worlds.wire import DTYPES, FrameKind
-from ms_recover.worlds.world import Operation, World
+from ms_recover.worlds.world import World
 
 _SEGMENT = 1 << 22
 _CLOSING = 1 << 40

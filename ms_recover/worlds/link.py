@@ -16,15 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ms_recover.worlds import silence, wire
+from ms_recover.worlds.instructions import Fault, Instruction
 from ms_recover.worlds.sending import LargeFrames, Views, send_part
+from ms_recover.worlds.state import WorldState
 from ms_recover.worlds.stream import AGAIN
 from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
-
-if TYPE_CHECKING:
-    from ms_recover.worlds.world import Operation, World  # which imports this module
 
 _BUFFER = 1 << 16
 _LARGE = 3 << 20
@@ -75,10 +74,50 @@ class _Attempts:
         return success
 
 
+@dataclass(slots=True, eq=False)
+class Operation:
+    """A send or receive, pending or ended."""
+
+    number: int
+    peer: int
+    buffer: memoryview | None
+    lent: bool = False
+    """Whether the buffer is the caller's memory."""
+    header: Header | None = None
+    fault: Fault | None = None
+    future: asyncio.Future[None] | None = None
+    ended: bool = False
+    """Whether a frame was sent, a receive has its message, or the operation failed."""
+
+    def end(self) -> None:
+        """Record that the operation has ended, and wake the task that waits for it."""
+        self.ended = True
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class Owner(Protocol):
+    """The world of a link, as the link needs it."""
+
+    state: WorldState
+
+    def apply(self, instructions: list[Instruction]) -> None:
+        """Carry out what the state answers to an event."""
+
+    def lost(self, peer: int, cause: str, words: str) -> None:
+        """Handle the loss of a peer."""
+
+    def failed(self, error: BaseException) -> None:
+        """Break the world with an error that only the event loop would see."""
+
+    def read_rest(self, peer: int) -> None:
+        """Read all that a peer has sent."""
+
+
 class Link:
     """A connected non-blocking socket, plain or TLS, on the running event loop; the link owns it from now on."""
 
-    def __init__(self, sock: socket.socket, peer: int, world: World) -> None:
+    def __init__(self, sock: socket.socket, peer: int, world: Owner) -> None:
         self.peer = peer
         self._sock = sock
         self._world = world

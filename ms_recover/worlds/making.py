@@ -12,7 +12,8 @@ from ms_recover.worlds import handshake
 from ms_recover.worlds.authentication import AcceptError, EndedError, Joined, JoinError
 from ms_recover.worlds.handshake import Hello, MessageType
 from ms_recover.worlds.instructions import Fault
-from ms_recover.worlds.world import Operation, World
+from ms_recover.worlds.link import Operation
+from ms_recover.worlds.world import World
 
 _MOST_NAMED = 8
 

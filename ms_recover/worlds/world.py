@@ -7,7 +7,6 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from ms_recover.worlds.instructions import (
     PauseReading,
     TakeBack,
 )
-from ms_recover.worlds.link import Link, Outgoing
+from ms_recover.worlds.link import Link, Operation, Outgoing
 from ms_recover.worlds.state import MAX_KEPT, SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header, encode_fields
 
@@ -41,28 +40,6 @@ REPORT_S = 1.0
 """While a world is made, the time in which rank 0 may report why a member is gone."""
 _QUIET_S = 0.25
 """Of a dead process, nothing more is under way when nothing has come for so long."""
-
-
-@dataclass(slots=True, eq=False)
-class Operation:
-    """A send or receive, pending or ended."""
-
-    number: int
-    peer: int
-    buffer: memoryview | None
-    lent: bool = False
-    """Whether the buffer is the caller's memory."""
-    header: Header | None = None
-    fault: Fault | None = None
-    future: asyncio.Future[None] | None = None
-    ended: bool = False
-    """Whether a frame was sent, a receive has its message, or the operation failed."""
-
-    def end(self) -> None:
-        """Record that the operation has ended, and wake the task that waits for it."""
-        self.ended = True
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None)
 
 
 class World:
