@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ms_recover.splitting import nested
-from ms_recover.splitting.events import place_text
 from ms_recover.splitting.instructions import EmitEvent, Loss
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.training.journal import Entry
 from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.schedule import Op, Schedule, slot_of
-
-if TYPE_CHECKING:
-    from ms_recover.splitting.training.trainer import Trainer
+from ms_recover.splitting.training.trained_devices import MOST_FAILURES, TrainedDevices
 
 _ELSEWHERE = np.empty(0)
 """In place of a tensor that lies in shared memory."""
-MOST_FAILURES = 16
-"""Most losses in a row, without a finished step between, that are taken for independent failures."""
 
 
 class StepGradients:
     """The gradients of one step's chunks."""
 
-    def __init__(self, trainer: Trainer, entry: Entry, run: Forward, *, skip: bool) -> None:
-        self._trainer = trainer
+    def __init__(self, trained: TrainedDevices, entry: Entry, run: Forward, *, skip: bool) -> None:
+        self._trained = trained
         self._entry = entry
         self._run = run
         self._skip = skip
-        self._schedule = Schedule(trainer.parts, entry.counted)
-        self._processes = {device.number: device.generation for device in trainer.state.devices}
+        self._schedule = Schedule(trained.parts, entry.counted)
+        self._processes = {device.number: device.generation for device in trained.state.devices}
         self._values: dict[tuple[str, int, int], tuple[Any, tuple[str, Any]]] = {}
         """What a part left for its neighbour: its description, and the place of its tensors."""
         self.losses: dict[int, float] = {}
@@ -52,20 +47,20 @@ class StepGradients:
         In layers they must have been there when this began: a fresh process has none of the step's activations and
         gradients, even where its snapshot is of the step before.
         """
-        trainer, before = self._trainer, self._entry.step - 1
+        trained, before = self._trained, self._entry.step - 1
         return [
             (device, part)
-            for (device, part), step in sorted(trainer.holders().items())
+            for (device, part), step in sorted(trained.holders().items())
             if step == before
-            and (trainer.parts == 1 or trainer.state.devices[device].generation == self._processes[device])
+            and (trained.parts == 1 or trained.state.devices[device].generation == self._processes[device])
         ]
 
     def all_holders(self) -> list[tuple[int, int]]:
         """Return the `holders`; raises DeviceGoneError where a part has lost its device."""
         found = self.holders
-        missing = set(range(self._trainer.parts)) - {part for _, part in found}
+        missing = set(range(self._trained.parts)) - {part for _, part in found}
         if missing:
-            raise DeviceGoneError(next(each.number for each in self._trainer.state.devices if missing & each.parts))
+            raise DeviceGoneError(next(each.number for each in self._trained.state.devices if missing & each.parts))
         return found
 
     async def compute(self) -> None:
@@ -99,7 +94,7 @@ class StepGradients:
         found: dict[int, list[int]] = {}
         taken: set[int] = set()
         for device, part in held:
-            if self._trainer.parts == 1 or part not in taken:
+            if self._trained.parts == 1 or part not in taken:
                 taken.add(part)
                 found.setdefault(device, []).append(part)
         return found
@@ -108,57 +103,57 @@ class StepGradients:
         """Handle operations that no device can take now."""
         if self._seats():
             self.all_holders()  # a part of layers is lost: everything begins again
-        gone = next((device.number for device in self._trainer.state.devices if not device.alive), 0)
+        gone = next((device.number for device in self._trained.state.devices if not device.alive), 0)
         if not self._skip:
             raise DeviceGoneError(gone)
-        device = self._trainer.state.devices[gone]
+        device = self._trained.state.devices[gone]
         for chunk in self._entry.counted:
             if chunk not in self.losses and chunk not in self._run.dropped:
                 self._drop(Op("both", 0, chunk), Loss(gone, 0, device.cause, device.words))
 
     def _finish(self, device: int, op: Op, task: asyncio.Task[None]) -> None:
         """Handle an operation's end."""
-        trainer = self._trainer
+        trained = self._trained
         try:
             task.result()
             self._schedule.done(device, op)
         except DeviceGoneError:
-            if trainer.split != "batch" or trainer.policy in ("plain", "raise"):
+            if trained.split != "batch" or trained.policy in ("plain", "raise"):
                 raise
             self._schedule.lost(device, op)
-            lost = trainer.state.devices[device]
+            lost = trained.state.devices[device]
             self._run.lost.append(device)
             if self._skip:
                 self._drop(op, Loss(device, op.part, lost.cause, lost.words))
                 return
             self._run.redone += 1
-            trainer.failures += 1
-            if trainer.failures > MOST_FAILURES:
-                trainer.count_failure(DeviceGoneError(device), None)
-            trainer.devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
+            trained.failures += 1
+            if trained.failures > MOST_FAILURES:
+                trained.count_failure(DeviceGoneError(device), None)
+            trained.devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
 
     def _drop(self, op: Op, why: Loss) -> None:
         self._schedule.drop(op)
         self._run.dropped[op.chunk] = why
         event = EmitEvent(kind="dropped", device=why.device, part=why.part, cause=why.cause, words=why.words)
-        self._trainer.devices.emit(event, self._entry.cuts[op.chunk])
+        self._trained.devices.emit(event, self._entry.cuts[op.chunk])
 
     async def _carry_out(self, device: int, op: Op) -> None:
         """Send an operation with its tensors, and keep what the next one needs."""
-        trainer, rows = self._trainer, self._entry.cuts[op.chunk]
+        trained, rows = self._trained, self._entry.cuts[op.chunk]
         tensors, fields = self._inputs(device, op)
-        answer = await trainer.order(
+        answer = await trained.order(
             device,
             op.part,
             tensors,
             action=op.kind,
             step=self._entry.step,
-            attempt=trainer.attempt,
+            attempt=trained.attempt,
             chunk=op.chunk,
             into=(into := self._piece(op)),
             **fields,
         )
-        history = trainer.devices.history
+        history = trained.devices.history
         history.add_span(device, op.part, rows, history.now - answer.fields["seconds"], "done")
         if op.kind == "forward":
             self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], (into, answer.fields["layout"])
@@ -174,7 +169,7 @@ class StepGradients:
         """Return the tensors and fields of an operation's message."""
         if op.kind == "backward":
             return [], {"given": self._values.pop(("backward", op.part + 1, op.chunk))[1]}
-        trainer, entry = self._trainer, self._entry
+        trained, entry = self._trained, self._entry
         start, stop = entry.cuts[op.chunk]
         arguments: tuple[Any, ...]
         arguments, targets = nested.unflatten(*entry.batch.cut(start, stop))[0]
@@ -188,10 +183,10 @@ class StepGradients:
             return leaves[wanted:], {"skeleton": skeleton, "wanted": wanted, "given": given}
         skeleton, leaves = nested.flatten((*arguments, *targets))
         path = ""
-        if trainer.split == "batch":
-            generation = trainer.state.devices[device].generation
-            path = trainer.devices.memory.path("gradients", device, generation, op.chunk)
-        weight = (stop - start) / entry.total if trainer.options.reduction == "mean" else 1.0
+        if trained.split == "batch":
+            generation = trained.state.devices[device].generation
+            path = trained.devices.memory.path("gradients", device, generation, op.chunk)
+        weight = (stop - start) / entry.total if trained.options.reduction == "mean" else 1.0
         return leaves[wanted:], {
             "skeleton": skeleton,
             "wanted": wanted,
@@ -203,10 +198,5 @@ class StepGradients:
 
     def _piece(self, op: Op) -> str:
         """Return where an operation leaves its tensors for the part behind or before; empty where nobody needs any."""
-        slot = slot_of(op, self._trainer.parts, self._entry.counted.index(op.chunk))
-        return self._trainer.devices.memory.path("relay", *slot) if slot else ""
-
-
-def words_of(why: Loss) -> str:
-    """Return a loss as text: its place, cause and description."""
-    return ": ".join(filter(None, (place_text(why.device, why.part), why.cause, why.words)))
+        slot = slot_of(op, self._trained.parts, self._entry.counted.index(op.chunk))
+        return self._trained.devices.memory.path("relay", *slot) if slot else ""

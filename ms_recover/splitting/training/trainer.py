@@ -9,26 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
+from ms_recover.errors import DeviceLostError, NoDeviceLeftError, UsageError
 from ms_recover.splitting import nested
 from ms_recover.splitting.devices import Devices
-from ms_recover.splitting.events import Rows, place_text
+from ms_recover.splitting.events import Rows
 from ms_recover.splitting.instructions import FinishForward, Loss
 from ms_recover.splitting.options import Split
 from ms_recover.splitting.progress import Forward
-from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.state import Policy
 from ms_recover.splitting.training.alignment import align
-from ms_recover.splitting.training.gradients import MOST_FAILURES, StepGradients, words_of
+from ms_recover.splitting.training.gradients import StepGradients
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
+from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.saving import not_saved, save_slices
 from ms_recover.splitting.training.snapshots import PartSnapshot
 from ms_recover.splitting.training.step_loss import StepLoss
+from ms_recover.splitting.training.trained_devices import TrainedDevices, words_of
 
 
-class Trainer:
+class Trainer(TrainedDevices):
     """Runs one step after the other; the caller sees to it that nothing else runs on the devices.
 
     A step computes the gradients of all its chunks, and then lets every part's optimizer step. Until all gradients are
@@ -39,19 +39,9 @@ class Trainer:
     def __init__(
         self, devices: Devices, options: TrainingOptions, parts: int, split: Split, policy: Policy, step: int = 0
     ) -> None:
-        self.devices = devices
-        self.state = devices.state
-        self.options = options
-        self.parts = parts
-        self.split = split
-        self.policy = policy
+        super().__init__(devices, options, parts, split, policy, step)
         self._journal = Journal()
-        self.attempt = 0
-        self.failures = 0
         self._journal.taken(step)
-        self.step = step
-        """Number of finished steps."""
-        self._stepping = False
 
     async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
         """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
@@ -62,11 +52,11 @@ class Trainer:
         history.call += 1
         entry = Entry(self.step + 1, batch, tuple(cuts), tuple(range(len(cuts))))
         run = Forward(total=len(cuts))
-        self._stepping = True
+        self.stepping = True
         try:
             loss, counted = await self._step(entry, run)
         finally:
-            self._stepping = False
+            self.stepping = False
         self.step += 1
         self._journal.add(Entry(entry.step, batch, entry.cuts, counted))
         history.add_report(dict(enumerate(cuts)), began, run, FinishForward())
@@ -149,15 +139,6 @@ class Trainer:
         if self.devices.snapshots.step is not None:
             await self.align()
 
-    def holders(self) -> dict[tuple[int, int], int | None]:
-        """Return the step of each part in each device at work; a part in layers counts where it is assigned."""
-        alive = {device.number: device for device in self.state.devices if device.alive}
-        return {
-            (device, part): step
-            for (device, part), step in self.devices.versions.items()
-            if device in alive and part in alive[device].parts
-        }
-
     async def _find_device(self, unserved: Sequence[int]) -> None:
         """Wait for a device of each part, or hand the parts over, or raise."""
         if any(device.serving and part in device.parts for device in self.state.devices for part in unserved):
@@ -171,48 +152,11 @@ class Trainer:
             none_left = not any(device.serving for device in self.state.devices)
             error = NoDeviceLeftError if none_left and self.policy in ("recover", "skip") else DeviceLostError
             raise error(
-                f"{words_of(why)}; {self._advice}",
+                f"{words_of(why)}; {self.advice}",
                 why.device,
                 why.part,
                 why.cause,
             )
-
-    @property
-    def _advice(self) -> str:
-        """What the caller can do after a step that was given up."""
-        how = "bring the devices back with reset_device_states"
-        if self.policy == "plain":
-            how = "go on from the last save with a new splitter, or use FaultTolerantModelSplitter, which goes on"
-        return f"{self._standing}: {how}"
-
-    @property
-    def _standing(self) -> str:
-        """Which step the weights are those of."""
-        return (
-            "the weights are those before the step" if self._stepping else f"the weights are those of step {self.step}"
-        )
-
-    def count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
-        """Count a lost device; raise where the step is given up."""
-        device = self.state.devices[gone.device]
-        if run is not None:
-            run.lost.append(gone.device)
-        self.failures += 1
-        if self.policy in ("plain", "raise"):
-            raise DeviceLostError(
-                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self._advice}",
-                gone.device,
-                None,
-                device.cause,
-            ) from None
-        if self.failures > MOST_FAILURES:
-            raise PartError(
-                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self.failures} processes were "
-                f"lost in a row: check the batch and the model; {self._standing}",
-                gone.device,
-                None,
-                device.cause,
-            ) from None
 
     async def _restore(self, holders: Sequence[tuple[int, int]]) -> None:
         current = self.devices.snapshots.current
@@ -258,19 +202,6 @@ class Trainer:
         store.taken(await _all(save(part, device) for part, device in enumerate(sources)))
         self._journal.taken(self.step)
         return True
-
-    async def order(self, device: int, part: int, tensors: Sequence[Any] = (), **fields: Any) -> Message:
-        """Send an order; what a part raises is the caller's to know."""
-        try:
-            return await self.devices.order(device, part, tensors, **fields)
-        except OrderFailedError as error:
-            raise PartError(
-                f"{place_text(error.device, error.part)}: {error.words}; check the inputs, the model, the loss and the "
-                f"optimizer; {self._standing}",
-                error.device,
-                error.part,
-                "raised",
-            ) from None
 
     async def _attempt_step(self, entry: Entry, run: Forward, *, skip: bool) -> tuple[StepLoss, tuple[int, ...]]:
         """Do a step once; return the loss and the chunks that counted, or raise DeviceGoneError."""
