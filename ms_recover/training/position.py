@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import Manifest, TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
-
-if TYPE_CHECKING:
-    from ms_recover.training.found_slice import Found
-    from ms_recover.training.resharding import Resharded
-    from ms_recover.training.run_state import RunState
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +152,3 @@ def _epoch_change(step: Step, manifest: Manifest | None, before: int | None, fee
     if trained is None or trained == expected:
         return None
     return f"{now}, so that step {step} is behind {expected} steps of training, and was behind {trained}"
-
-
-def agree_position(
-    found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
-) -> Position:
-    """Return the position in the dataset, that all ranks have; all ranks call it together.
-
-    Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
-    all ranks, or when sink mode would begin within an epoch.
-    """
-    job, own = found.job, found.own
-
-    def find() -> Position:
-        try:
-            position = found.position(feed, dataset, state, allow_change)
-        except InputError as error:
-            raise InputError(f"{own}: {error}") from error
-        if position.change is not None:
-            _log.warning("%s: %s", own, position.change)
-        if state is None or found.resharded_from is not None:
-            return position
-        manifest = found.manifest
-        return position.counting(state.drawn, manifest.cumulative_step if manifest is not None else None)
-
-    position = job.run_together("comparing the dataset", find)
-    positions = set(job.gather([position.done, position.batches, position.counted], "comparing the dataset"))
-    if len(positions) > 1:
-        others = sorted({batches for _, batches, _ in positions} - {position.batches})
-        raise InputError(
-            f"{own}: training would go on behind {position.batches} steps here, and on other ranks behind "
-            f"{list_some(others)}: give the same dataset on all ranks"
-        )
-    return position

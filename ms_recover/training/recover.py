@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import InputError, UsageError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
@@ -27,7 +27,7 @@ from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, compile_network
-from ms_recover.training.position import Feed, Position, agree_position
+from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, why_unproven
 from ms_recover.training.resumed_experiment import given_experiments
@@ -265,7 +265,7 @@ def recover_train(
         shared_out=found.resharded_from is not None,
         allow=allow_dataset_change,
     )
-    batch_num, place = feed.epoch_steps, agree_position(found, feed, allow_dataset_change, dataset, state)
+    batch_num, place = feed.epoch_steps, _agree_position(found, feed, allow_dataset_change, dataset, state)
     done, drawn = place.done, place.batches
     last = limit if epochs is not None else -(-done // batch_num) + limit
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
@@ -305,6 +305,39 @@ def recover_train(
         with prover.watching():
             train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
     return resumed
+
+
+def _agree_position(
+    found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
+) -> Position:
+    """Return the position in the dataset, that all ranks have; all ranks call it together.
+
+    Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
+    all ranks, or when sink mode would begin within an epoch.
+    """
+    job, own = found.job, found.own
+
+    def find() -> Position:
+        try:
+            position = found.position(feed, dataset, state, allow_change)
+        except InputError as error:
+            raise InputError(f"{own}: {error}") from error
+        if position.change is not None:
+            _log.warning("%s: %s", own, position.change)
+        if state is None or found.resharded_from is not None:
+            return position
+        manifest = found.manifest
+        return position.counting(state.drawn, manifest.cumulative_step if manifest is not None else None)
+
+    position = job.run_together("comparing the dataset", find)
+    positions = set(job.gather([position.done, position.batches, position.counted], "comparing the dataset"))
+    if len(positions) > 1:
+        others = sorted({batches for _, batches, _ in positions} - {position.batches})
+        raise InputError(
+            f"{own}: training would go on behind {position.batches} steps here, and on other ranks behind "
+            f"{list_some(others)}: give the same dataset on all ranks"
+        )
+    return position
 
 
 def _say_finished(own: OwnSlice, ended: str, callbacks: Sequence[Any], *, as_asked: bool, prints: bool) -> None:
