@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ def build(folder: Path, mib: int, form: str) -> Path:
             for start in range(0, place.length, MIB):
                 os.pwrite(file.fileno(), noise[: min(MIB, place.length - start)], place.start + start)
         os.fsync(file.fileno())
-    write_manifest(str(path), make_manifest(str(path), 0, Step(1, 8), 1, (0,), "run", provenance=SAVED))
+    write_manifest(str(path), replace(make_manifest(str(path), 0, Step(1, 8), 1, (0,), "run"), provenance=SAVED))
     return path
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
@@ -106,7 +106,7 @@ def build(root: Path, kind: str, mib: int, *, copies: int = 2, sparse: bool = Fa
                 file.truncate(image.size)
         if not sparse:
             group = tuple(range(rank % 4, 4 * copies, 4))
-            made = make_manifest(str(path), rank, Step(1, 8), 4 * copies, group, "run", provenance=SAVED)
+            made = replace(make_manifest(str(path), rank, Step(1, 8), 4 * copies, group, "run"), provenance=SAVED)
             write_manifest(str(path), made)
     (target / "source.ckpt").rename(root / "source.ckpt")
     return tree, target / "strategy.ckpt"

@@ -15,7 +15,7 @@ from ms_recover.lazy import lazy_names
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
     from ms_recover.verbs.audit import audit, audit_claims, count_ranks_of_claims, read_claims
-    from ms_recover.verbs.backup import copy, copy_to, open_target
+    from ms_recover.verbs.backup import copy, open_target
     from ms_recover.verbs.complete import complete, complete_iteration
     from ms_recover.verbs.history import history
     from ms_recover.verbs.metrics import measure
@@ -36,7 +36,6 @@ __all__ = [
     "complete",
     "complete_iteration",
     "copy",
-    "copy_to",
     "count_ranks_of_claims",
     "describe",
     "explain",
@@ -56,7 +55,7 @@ __all__ = [
 if not TYPE_CHECKING:
     _ROOMS = {
         "audit": ("audit", "audit_claims", "count_ranks_of_claims", "read_claims"),
-        "backup": ("copy", "copy_to", "open_target"),
+        "backup": ("copy", "open_target"),
         "complete": ("complete", "complete_iteration"),
         "history": ("history",),
         "metrics": ("measure",),

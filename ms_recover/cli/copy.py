@@ -63,7 +63,7 @@ def command(
         inventory = scan_tree(root, scan, as_json=as_json)
         with progress_bar("copying", None, as_json) as progress:
             jobs = jobs or max(cores(), _LEAST_JOBS)
-            outcome = api.copy_to(target, inventory, plan, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
+            outcome = api.copy(inventory, target, plan, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
     if as_json:
         from ms_recover.formats.report_json import backup_to_json
 

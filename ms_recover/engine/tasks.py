@@ -13,6 +13,7 @@ from ms_recover.engine.workers import Node, RootIdentity
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.apply import apply_plan
 from ms_recover.execution.documents import write_document
+from ms_recover.execution.phases import ApplyOptions
 from ms_recover.execution.seal import seal_slices
 from ms_recover.execution.targets import judge_now
 from ms_recover.model.contents import Contents
@@ -66,8 +67,7 @@ def apply_node(
     task = current()
     _log.info("%s: %d slices are written, %d sources lie elsewhere", node.label, len(plan.actions), len(holders))
     stores = {held.label: NodeStore(held, task.ask) for held in holders.values()}
-    return apply_plan(
-        replace(plan, root=task.open_root(node)),
+    options = ApplyOptions(
         jobs=jobs or 4 * cores(),
         verify=verify,
         progress=task.count,
@@ -75,6 +75,7 @@ def apply_node(
         sources={path: stores[held.label] for path, held in holders.items()},
         stop=task.stop,
     )
+    return apply_plan(replace(plan, root=task.open_root(node)), options)
 
 
 def find_obstacles(node: Node, plan: Plan, elsewhere: Collection[str]) -> tuple[Obstacle, ...]:

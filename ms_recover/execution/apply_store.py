@@ -9,27 +9,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import xxhash
 
 from ms_recover.errors import MissingInputError, StorageError, UsageError, VerificationError
-from ms_recover.execution.apply import (
-    check_recoverable,
-    finish_outcome,
-    run_all,
-    run_one,
-    set_aside,
-    write_documents,
-    write_small,
-)
 from ms_recover.execution.compose import complete_slice, foresee_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.documents import write_document
 from ms_recover.execution.manifests import manifest_in
 from ms_recover.execution.meta_files import write_meta
+from ms_recover.execution.phases import ApplyOptions, Place, carry_out, run_one
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.set_aside import give_up, keep_outvoted
 from ms_recover.execution.strategy_files import write_strategy_file
@@ -39,11 +31,12 @@ from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, MetaWrite, Plan
+from ms_recover.model.plan import Action, DocumentWrite, GivenUpSlice, GroupWrite, MetaWrite, Plan, StrategyWrite
+from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.local_store import LocalFile, LocalStore
-from ms_recover.stores.store import Stop, Store, never
+from ms_recover.stores.store import Store, never
 from ms_recover.stores.urls import open_store
 from ms_recover.system_errors import explained
 
@@ -51,85 +44,63 @@ _SPARE_BYTES = 64 << 20
 """Room beside the slices: manifests, and what others write meanwhile."""
 
 
-def apply_at_url(
-    plan: Plan,
-    jobs: int,
-    verify: bool,
-    ranks: Collection[int] | None,
-    progress: Callable[[int], None] | None,
-    partial: bool,
-    sources: Mapping[str, Store] | None,
-    scratch: str | None,
-    stop: Stop = never,
-) -> Outcome:
-    """Carry out a plan whose root is a URL; arguments, outcome and errors are those of `ms_recover.api.apply`."""
+def apply_at_url(plan: Plan, options: ApplyOptions) -> Outcome:
+    """Carry out a plan whose root is a URL; outcome and errors are those of `ms_recover.api.apply`."""
     with open_store(plan.root) as store:
-        step = check_recoverable(plan.considered if partial else plan.step, plan.root)
+        step = options.step_of(plan)
         check_names(plan)
-        planned = plan.partials if plan.step is None else plan.actions
-        actions = [action for action in planned if ranks is None or action.rank in ranks]
-        jobs = jobs_with_room([action.bytes for action in actions], jobs, scratch)
+        sizes = [action.bytes for action in options.actions_of(plan)]
+        options = replace(options, jobs=jobs_with_room(sizes, options.jobs, options.scratch))
         context = ActionContext(
             root="",
-            elsewhere=_Everywhere(sources or {}, store),
+            elsewhere=_Everywhere(options.sources, store),
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,
             lost=frozenset(one.rank for one in plan.ranks if one.state == "lost"),
-            verify=verify,
-            progress=progress or (lambda count: None),
-            stop=stop,
+            verify=options.verify,
+            progress=options.progress,
+            stop=options.stop,
         )
+        return carry_out(plan, step, _Store(plan, step, context, store, options.scratch), options)
 
-        def run(action: Action, shared: ActionContext) -> ActionResult:
-            return _run_in_scratch(action, shared, store, scratch)
 
-        results, problems = run_all(actions, context, jobs, run)
-        failed = {result.rank for result in results if result.status == "failed"}
-        wanted = {rank.rank for rank in plan.ranks if rank.rank not in failed and (ranks is None or rank.rank in ranks)}
-        noted = {note.path for note in plan.notes}
+class _Store(Place):
+    """A tree in a store: small files are made in the scratch folder too, over what lies there already."""
 
-        def made(target: str, needs: Sequence[str], write: Callable[[str], bool]) -> bool:
-            with _folder(scratch) as root:
-                for path in {target, *needs}:
-                    _bring(store, path, root, empty=path not in (target, *needs[:1]))
-                os.makedirs(os.path.dirname(os.path.join(root, target)), exist_ok=True)
-                return write(root) and _send(store, root, target, verify) is not None
+    def __init__(self, plan: Plan, step: Step, context: ActionContext, store: Store, scratch: str | None) -> None:
+        self.context, self._step, self._store, self._scratch = context, step, store, scratch
+        self._noted = {note.path for note in plan.notes}
 
-        def meta_needs(one: MetaWrite) -> tuple[str, ...]:
-            return ("", os.path.join(os.path.dirname(one.target), one.file))
+    def run(self, action: Action, context: ActionContext) -> ActionResult:
+        return _run_in_scratch(action, context, self._store, self._scratch)
 
-        groups, others = write_small(
-            [one for one in plan.group_files if one.rank in wanted],
-            lambda one: made(one.target, (), lambda root: write_planned(root, one, damaged=one.target in noted)),
-            jobs,
-        )
-        metas, wrong = write_small(
-            [one for one in plan.meta_files if one.rank in wanted],
-            lambda one: made(one.target, meta_needs(one), lambda root: write_meta(root, one, step)),
-            jobs,
-        )
-        others += wrong
-        strategies, wrong = write_small(
-            [one for one in plan.strategy_files if one.rank in wanted],
-            lambda one: made(
-                one.target, (), lambda root: write_strategy_file(root, one, (sources or {}).get(one.source, store))
-            ),
-            jobs,
-        )
-        others += wrong
-        aside: list[str] = []
-        if not failed and not others and plan.step is not None:
-            own = [one for one in plan.set_aside if ranks is None or one.rank in ranks]
-            aside, others = set_aside(own, lambda one: give_up(store, one), jobs)
-        documents: list[str] = []
-        if not failed and not others and ranks is None:
-            documents, others = write_documents(
-                plan.documents, lambda one: made(one.target, (), lambda root: write_document(root, one))
-            )
-        return finish_outcome(
-            plan, step, results, problems, others, groups, documents, metas, strategies, aside, verify
-        )
+    def write_rank_list(self, write: GroupWrite) -> bool:
+        damaged = write.target in self._noted
+        return self._made(write.target, lambda root: write_planned(root, write, damaged=damaged))
+
+    def write_meta(self, write: MetaWrite) -> bool:
+        slice_path = os.path.join(os.path.dirname(write.target), write.file)
+        return self._made(write.target, lambda root: write_meta(root, write, self._step), beside=slice_path)
+
+    def write_strategy(self, write: StrategyWrite) -> bool:
+        source = self.context.source(write.source)
+        return self._made(write.target, lambda root: write_strategy_file(root, write, source))
+
+    def write_document(self, write: DocumentWrite) -> bool:
+        return self._made(write.target, lambda root: write_document(root, write))
+
+    def set_aside(self, given_up: GivenUpSlice) -> str | None:
+        return give_up(self._store, given_up)
+
+    def _made(self, target: str, write: Callable[[str], bool], *, beside: str | None = None) -> bool:
+        """Let a file be written in the scratch folder, and send it if it was; `beside` is only looked for by name."""
+        with _folder(self._scratch) as root:
+            _bring(self._store, target, root)
+            if beside is not None:
+                _bring(self._store, beside, root, empty=True)
+            os.makedirs(os.path.dirname(os.path.join(root, target)), exist_ok=True)
+            return write(root) and _send(self._store, root, target, self.context.verify) is not None
 
 
 def complete_in_store(
@@ -248,8 +219,6 @@ def _fits(store: Store, path: str) -> bool:
 
 def _bring(store: Store, path: str, root: str, *, empty: bool = False) -> None:
     """Bring a file that is there into the scratch folder, with its time; with `empty` only its name."""
-    if not path:
-        return
     try:
         opened = store.open(path)
     except MissingInputError:

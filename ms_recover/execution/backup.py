@@ -56,6 +56,16 @@ class Given:
     data: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """How a step is copied; the fields are the parameters of `ms_recover.api.copy`."""
+
+    jobs: int = 1
+    verify: bool | None = None
+    dry_run: bool = False
+    progress: Callable[[int], None] = lambda count: None
+
+
 class BadSourcesError(VerificationError):
     """No source of some contents holds them any more; `notes` has each path and why."""
 
@@ -108,15 +118,7 @@ def files_of_step(
 
 
 def copy_step(
-    source: Store,
-    target: Store,
-    given: Sequence[Given],
-    index: BackupIndex,
-    *,
-    jobs: int = 1,
-    verify: bool | None = None,
-    dry_run: bool = False,
-    progress: Callable[[int], None] = lambda count: None,
+    source: Store, target: Store, given: Sequence[Given], index: BackupIndex, options: CopyOptions
 ) -> BackupOutcome:
     """Copy the files of a step into a backup; `index` is that of the backup, still without files.
 
@@ -136,7 +138,7 @@ def copy_step(
     KeyboardInterrupt
         When no thread writes any more.
     """
-    stop = threading.Event()
+    jobs, verify, dry_run, stop = options.jobs, options.verify, options.dry_run, threading.Event()
     files = _in_threads(jobs, stop, lambda one: _look(source, one, stop.is_set), given)
     whole = replace(index, files=tuple(sorted(files, key=lambda file: file.path)))
     where = index_path(whole)
@@ -145,8 +147,8 @@ def copy_step(
     for file in files:
         objects[object_path(file.digest, file.size)].append(file)
     total = sum(held[0].size for held in objects.values())
-    expect_bytes(progress, total)
-    copy = _Copy(source, target, {one.path: one for one in given}, stop.is_set, progress, verify is not False, dry_run)
+    expect_bytes(options.progress, total)
+    copy = _Copy(source, target, {one.path: one for one in given}, stop.is_set, options)
     look = verify or (verify is None and not indexed)
     there = _in_threads(jobs, stop, lambda one: copy.holds(one[0], one[1][0], look), objects.items())
     missing = [one for one, is_there in zip(objects.items(), there, strict=True) if not is_there]
@@ -205,9 +207,7 @@ class _Copy:
     target: Store
     given: Mapping[str, Given]
     stop: Stop
-    progress: Callable[[int], None]
-    verify: bool
-    dry_run: bool
+    options: CopyOptions
     passed_over: list[Note] = field(default_factory=list)
 
     def holds(self, path: str, file: BackupFile, look: bool) -> bool:
@@ -221,12 +221,12 @@ class _Copy:
                         return False
         except (MissingInputError, FormatError):
             return False
-        self.progress(file.size)
+        self.options.progress(file.size)
         return True
 
     def put(self, path: str, files: Sequence[BackupFile]) -> None:
         """Bring an object into the backup, from the first of some files that holds it; see it there."""
-        if self.dry_run and any(self._was_read(file) for file in files):
+        if self.options.dry_run and any(self._was_read(file) for file in files):
             return
         bad: list[Note] = []
         for file in files:
@@ -237,8 +237,8 @@ class _Copy:
                 _log.warning("%s %s", file.path, error)
                 continue
             self.passed_over.extend(bad)
-            if self.dry_run or not self.verify:
-                self.progress(file.size)
+            if self.options.dry_run or self.options.verify is False:
+                self.options.progress(file.size)
             elif not self.holds(path, file, True):
                 raise VerificationError(
                     f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
@@ -255,7 +255,7 @@ class _Copy:
     def _send(self, path: str, file: BackupFile) -> None:
         """Write an object, which gets its name only if its bytes have its digest; a _SourceError otherwise."""
         digest, count = xxhash.xxh3_128(), 0
-        with nullcontext() if self.dry_run else self.target.create(path) as new:
+        with nullcontext() if self.options.dry_run else self.target.create(path) as new:
             sink = _Sink(new)
 
             def take(piece: memoryview) -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ms_recover.errors import FormatError, MsRecoverError, UsageError, VerificationError
 from ms_recover.execution.bad_source import BadSourceError
-from ms_recover.execution.context import ActionContext, result_of
+from ms_recover.execution.context import ActionContext, Written, result_of
 from ms_recover.execution.image_writer import ImageWriter
 from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
@@ -25,7 +25,6 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader, SliceImage
-from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.digest import holds
 from ms_recover.stores.store import Store
@@ -55,7 +54,7 @@ def foresee_slice(root: str, action: ComposeAction, *, elsewhere: Mapping[str, S
         size = _laid_out(action, reader).size
     check_writable(path, size)
     sources = ", ".join(source.path for source in action.sources)
-    return replace(result_of(action, None, sources, "planned", size, ""), digest=None)
+    return result_of(action, None, sources, Written(status="planned", bytes=size))
 
 
 def _refuse_there(path: str) -> None:
@@ -83,7 +82,8 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     if digest is not None:
         context.progress(action.bytes)
         sources = ", ".join(source.path for source in action.sources)
-        return result_of(action, None, sources, "already there", 0, digest, context.kept_before(action))
+        found = Written(status="already there", digest=digest, kept=context.kept_before(action))
+        return result_of(action, None, sources, found)
     return _compose(action, context)
 
 
@@ -100,10 +100,11 @@ def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
             reader.check_unchanged()
             there = action.kind != "complete" and _is_there(file.target, action, image.size, digests.file, context)
             kept = context.kept_before(action) if there else context.commit(file, action)
-        status: ActionStatus = "already there" if there else "composed"
         if action.kind == "compose":
             _write_manifest(action, image, digests, context, there=there)
-        result = result_of(action, None, ", ".join(reader.used), status, 0 if there else image.size, digests.file, kept)
+        size = 0 if there else image.size
+        written = Written(status="already there" if there else "composed", bytes=size, digest=digests.file, kept=kept)
+        result = result_of(action, None, ", ".join(reader.used), written)
         return replace(result, dropped=tuple(reader.dropped))
 
 

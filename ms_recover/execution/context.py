@@ -97,27 +97,28 @@ class ActionContext:
         return kept if kept is not None and os.path.lexists(self.path(kept)) else None
 
 
-def result_of(
-    action: Action,
-    source_rank: int | None,
-    source: str,
-    status: ActionStatus,
-    size: int,
-    digest: str,
-    kept: str | None = None,
-) -> ActionResult:
-    """Return the result of an action that wrote `size` bytes, or found its target there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What an action left at its target."""
 
-    `kept` is the path of the slice that it set aside.
-    """
+    status: ActionStatus
+    bytes: int = 0
+    """Bytes that were written; none where they lay there already."""
+    digest: str | None = None
+    kept: str | None = None
+    """Path of the slice that was set aside."""
+
+
+def result_of(action: Action, source_rank: int | None, source: str, written: Written) -> ActionResult:
+    """Return the result of an action that ended well."""
     return ActionResult(
         rank=action.rank,
         source_rank=source_rank,
         source=source,
         target=action.target,
-        status=status,
-        bytes=size,
-        digest=digest,
+        status=written.status,
+        bytes=written.bytes,
+        digest=written.digest,
         borrowed=action.borrowed,
-        set_aside=kept,
+        set_aside=written.kept,
     )

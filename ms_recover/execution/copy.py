@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.bad_source import BadSourceError, blaming_source
-from ms_recover.execution.context import ActionContext, result_of
+from ms_recover.execution.context import ActionContext, Written, result_of
 from ms_recover.execution.manifests import (
     TOOL,
     check_against,
@@ -28,7 +28,6 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader
-from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.digest import Digester, holds
 from ms_recover.stores.store import OpenFile
@@ -64,8 +63,8 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None and action.replica.digest in (None, digest):
         context.progress(action.bytes)
-        kept = context.kept_before(action)
-        return result_of(action, action.replica.rank, action.replica.path, "already there", 0, digest, kept)
+        found = Written(status="already there", digest=digest, kept=context.kept_before(action))
+        return result_of(action, action.replica.rank, action.replica.path, found)
     dropped: list[str] = []
     last: MsRecoverError | None = None
     for replica in action.replicas:
@@ -90,20 +89,25 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
     with opened:
         with blaming_source():
             manifest = manifest_in(source, replica.path)
-        there = _digest_there(opened, target, action, replica, context)
-        if there is None:
-            digest, kept = _write(opened, manifest, action, replica, context)
-        else:
-            digest, kept = there, context.kept_before(action)
+        digest = _digest_there(opened, target, action, replica, context)
+        if is_there := digest is not None:
+            written = Written(status="already there", digest=digest, kept=context.kept_before(action))
             context.progress(opened.size)
+        else:
+            digest, kept = _write(opened, manifest, action, replica, context)
+            written = Written(status="copied", bytes=opened.size, digest=digest, kept=kept)
     origin = ProvenanceSource(replica.rank, replica.path, source.host)
     own = replica.rank == action.rank and source.url != context.root
     stated = own and bring_state(source, replica.path, manifest, target)
-    _write_manifest(action, origin, manifest, digest, context, stated=stated, there=there is not None)
+    copied = _manifest_of_copy(action, origin, manifest, context, stated=stated)
+    if copied.digests.file != digest:
+        raise VerificationError(f"{target} does not hold the bytes its source's manifest names: plan again")
+    # What training saved with these bytes keeps its own manifest, unless the slice lay there and was rejected with it.
+    if is_there or not is_as_saved(target, copied):
+        write_manifest(target, copied, context.syncs)
     if context.journal is not None:
         context.journal.finished(action, digest)
-    status: ActionStatus = "copied" if there is None else "already there"
-    return result_of(action, replica.rank, replica.path, status, opened.size if there is None else 0, digest, kept)
+    return result_of(action, replica.rank, replica.path, written)
 
 
 def _digest_there(
@@ -207,20 +211,12 @@ def _check_own(
     check_against(own, found, context.path(action.target), borrowed=action.borrowed, stop=context.stop)
 
 
-def _write_manifest(
-    action: CopyAction,
-    origin: ProvenanceSource,
-    manifest: Manifest | None,
-    digest: str,
-    context: ActionContext,
-    *,
-    stated: bool,
-    there: bool,
-) -> None:
-    """Give a copied slice the manifest of its source, or a new one, that names the source.
+def _manifest_of_copy(
+    action: CopyAction, origin: ProvenanceSource, manifest: Manifest | None, context: ActionContext, *, stated: bool
+) -> Manifest:
+    """Return the manifest of a copied slice: that of its source, or a new one, which names the source.
 
-    With `stated` the slice's own state file came as well. What training saved with these bytes keeps its own manifest,
-    unless the slice was `there` already and was rejected with it.
+    With `stated` the slice's own state file came as well.
     """
     assert context.step is not None
     target = context.path(action.target)
@@ -234,17 +230,12 @@ def _write_manifest(
     if manifest is None:
         made = make_manifest(target, action.rank, context.step, context.world_size, action.group, context.run_id or "")
         manifest = replace(made, strategy_digest=None)  # the file that lies here now need not be that of the source
-    if manifest.digests.file != digest:
-        raise VerificationError(f"{target} does not hold the bytes its source's manifest names: plan again")
-    name = os.path.basename(target)
-    copied = replace(
+    return replace(
         manifest,
         rank=action.rank,
-        file=name,
+        file=os.path.basename(target),
         group=action.group,
         provenance=provenance,
         tool=TOOL,
         training=manifest.training if stated or manifest.training is None else manifest.training.of_recovered(),
     )
-    if there or not is_as_saved(target, copied):
-        write_manifest(target, copied, context.syncs)

@@ -47,10 +47,8 @@ def make_manifest(
     world_size: int,
     group: tuple[int, ...],
     run_id: str = "",
-    *,
-    provenance: Provenance = Provenance(kind="sealed", evidence="structure"),  # noqa: B008 (frozen)
 ) -> Manifest:
-    """Return the manifest of a slice, which is read for it.
+    """Return the manifest of a slice, which is read for it, sealed by its structure.
 
     Raises
     ------
@@ -75,7 +73,7 @@ def make_manifest(
         parameters=header.parameters,
         group=group,
         strategy_digest=strategy_digest(folder),
-        provenance=provenance,
+        provenance=Provenance(kind="sealed", evidence="structure"),
         tool=TOOL,
     )
 

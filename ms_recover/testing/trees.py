@@ -97,8 +97,8 @@ def save_manifests(root: Path, run_id: str = "run-1", hosts: Sequence[str] | Non
     for file in inventory.slices:
         path = root / file.path
         group = read_group_info(path.parent / "group_info.pb").restore_ranks
-        manifest = make_manifest(
-            str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, provenance=SAVED
+        manifest = replace(
+            make_manifest(str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id), provenance=SAVED
         )
         if hosts is not None:
             manifest = replace(manifest, training=TrainingRecord(started=1, host=hosts[file.rank]))

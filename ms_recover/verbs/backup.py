@@ -2,7 +2,7 @@
 
 >>> from ms_recover import api
 >>> with api.open_target("s3://bucket/run7", "/checkpoints") as target:               # doctest: +SKIP
-...     api.copy_to(target, api.scan("/checkpoints"), jobs=4)
+...     api.copy(api.scan("/checkpoints"), target, jobs=4)
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from ms_recover.errors import UnrecoverableError, VerificationError
-from ms_recover.execution.backup import BadSourcesError, Given, copy_step, files_of_step
+from ms_recover.execution.backup import BadSourcesError, CopyOptions, Given, copy_step, files_of_step
 from ms_recover.execution.backup_target import open_target
 from ms_recover.execution.seal import sealing
 from ms_recover.file_names import STRATEGY_NAME
@@ -35,7 +35,7 @@ from ms_recover.verbs.recover import plan as make_plan
 from ms_recover.verbs.session import Session
 from ms_recover.verbs.verify import check_step_there, compare_read
 
-__all__ = ["copy", "copy_to", "open_target"]
+__all__ = ["copy", "open_target"]
 
 _log = logging.getLogger(__name__)
 _MOST_NAMED = 3
@@ -43,7 +43,7 @@ _MOST_NAMED = 3
 
 def copy(
     inventory: Inventory,
-    target: str,
+    target: str | Store,
     options: PlanOptions = DEFAULT_PLAN,
     *,
     jobs: int = 1,
@@ -60,8 +60,8 @@ def copy(
     ----------
     inventory, jobs, progress
         As for `ms_recover.api.plan`.
-    target : str
-        A URL that can be written, or a local directory: a backup, or nothing yet.
+    target : str or Store
+        A URL that can be written, or a local directory: a backup, or nothing yet; or what `open_target` opened.
     options : PlanOptions
         Its `step` by default is the newest recoverable one.
     verify : bool, optional
@@ -82,36 +82,16 @@ def copy(
     MsRecoverError
         As `ms_recover.api.plan` does, and when reading or writing fails.
     """
-    with open_target(target, inventory.root, dry_run=dry_run) as store:
-        return copy_to(store, inventory, options, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
-
-
-def copy_to(
-    target: Store,
-    inventory: Inventory,
-    options: PlanOptions = DEFAULT_PLAN,
-    *,
-    jobs: int = 1,
-    verify: bool | None = None,
-    dry_run: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> BackupOutcome:
-    """Do what `copy` does, to what `open_target` opened; parameters and errors as there."""
-    with closing(open_store(inventory.root)) as source:
+    wanted = CopyOptions(jobs=jobs, verify=verify, dry_run=dry_run, progress=progress or (lambda count: None))
+    with ExitStack() as stack:
+        if isinstance(target, str):
+            target = stack.enter_context(open_target(target, inventory.root, dry_run=dry_run))
+        source = stack.enter_context(closing(open_store(inventory.root)))
         reading = _Reading(inventory, source, jobs, progress, presumes=verify is not True)
         while True:
             given, index = _whole_step(inventory, options, reading)
             try:
-                return copy_step(
-                    source,
-                    target,
-                    given,
-                    index,
-                    jobs=jobs,
-                    verify=verify,
-                    dry_run=dry_run,
-                    progress=progress or _ignore,
-                )
+                return copy_step(source, target, given, index, wanted)
             except BadSourcesError as error:
                 if not reading.refute([note.path for note in error.notes]):
                     raise VerificationError(f"{error}: it changes, or its device fails; copy again") from error
@@ -256,7 +236,3 @@ def _proven_step(plan: Plan) -> Step:
             f"recover it first, recover-ckpt apply {plan.root}, or name another with --step"
         )
     return plan.step
-
-
-def _ignore(count: int) -> None:
-    pass

@@ -165,24 +165,23 @@ def apply(
         After every temporary file is removed.
     """
     from ms_recover.execution.apply import apply_plan
+    from ms_recover.execution.phases import ApplyOptions
     from ms_recover.execution.recovery_log import noted
 
     if require_newest:
         refuse_older_step(plan)
+    options = ApplyOptions(
+        jobs=jobs,
+        verify=verify,
+        ranks=ranks,
+        progress=progress or (lambda count: None),
+        lock_timeout=lock_timeout,
+        partial=partial,
+        sources=sources or {},
+        scratch=scratch,
+    )
     with noted(plan) as note:
-        return note(
-            apply_plan(
-                plan,
-                jobs=jobs,
-                verify=verify,
-                ranks=ranks,
-                progress=progress,
-                lock_timeout=lock_timeout,
-                partial=partial,
-                sources=sources,
-                scratch=scratch,
-            )
-        )
+        return note(apply_plan(plan, options))
 
 
 def with_obstacles(plan: Plan, follow: Sequence[str] = (), *, elsewhere: Collection[str] = ()) -> Plan:

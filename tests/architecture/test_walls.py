@@ -74,6 +74,31 @@ def test_each_module_is_one_subject():
     assert [*long, *fragments] == []
 
 
+def modules_imported(module, names):
+    """Return the modules of `names` that one imports, at any depth: of a package's module not its face as well."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            wholes = [f"{node.module}.{one.name}" for one in node.names]
+            found |= {whole if whole in names else node.module for whole in wholes}
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+    return (found & names) - {name_of(module)}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """An import within a function, or for types alone, counts like any other."""
+    names = {name_of(module) for module in MODULES}
+    follows = {name_of(module): modules_imported(module, names) for module in MODULES}
+    while True:  # what imports nothing that is left, or is imported by nothing that is left, lies in no circle
+        imported = set().union(*follows.values())
+        ends = {name for name, others in follows.items() if not others or name not in imported}
+        if not ends:
+            break
+        follows = {name: others - ends for name, others in follows.items() if name not in ends}
+    assert {name: sorted(others) for name, others in follows.items()} == {}
+
+
 def names_of(module):
     """Return the names that a module defines or imports, at any depth."""
     found = set()

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from configparser import ConfigParser
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ class Tree:
         path = str(self.path(rank, step, prefix))
         listed = self.folder(rank) / "group_info.pb"
         group = read_group_info(listed).restore_ranks if listed.exists() else self.group(rank)
-        made = make_manifest(path, rank, Step.parse(step), self.size, tuple(group), run, provenance=SAVED)
+        made = replace(make_manifest(path, rank, Step.parse(step), self.size, tuple(group), run), provenance=SAVED)
         write_manifest(path, made)
 
     def flip(self, rank: int, parameter: str = "norm.weight", step: str = "2_77", prefix: str = "test") -> None:

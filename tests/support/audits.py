@@ -100,7 +100,7 @@ class RandomTree:
                 path.write_bytes(slice_of(self._tensors(held, step), rank % self.devices))
                 if manifests:
                     group = groups[rank] if lists == "all" else (rank,)
-                    manifest = make_manifest(str(path), rank, step, self.ranks, group, "run", provenance=SAVED)
+                    manifest = replace(make_manifest(str(path), rank, step, self.ranks, group, "run"), provenance=SAVED)
                     write_manifest(str(path), manifest)
         for _ in range(source.choice((0, 0, 0, 1, 1, 2))):
             rank = source.randrange(self.ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -158,7 +158,8 @@ def make_cut_tree(
             path.write_bytes(data)
             path.chmod(SLICE_MODE)
             if manifests:
-                write_manifest(str(path), make_manifest(str(path), rank, step, ranks, group, "run", provenance=SAVED))
+                made = make_manifest(str(path), rank, step, ranks, group, "run")
+                write_manifest(str(path), replace(made, provenance=SAVED))
     return root
 
 

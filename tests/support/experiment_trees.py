@@ -124,8 +124,8 @@ class ExperimentTree:
         if start.manifests == "none" or (start.place, number, rank) in self.bare:
             return
         group = (rank % mp, rank % mp + mp)
-        made = make_manifest(str(path), rank, Step(1, number), self.ranks, group, start.run_id, provenance=SAVED)
-        write_manifest(str(path), replace(made, training=start.training()))
+        made = make_manifest(str(path), rank, Step(1, number), self.ranks, group, start.run_id)
+        write_manifest(str(path), replace(made, provenance=SAVED, training=start.training()))
         assert path.with_name(path.name + MANIFEST_SUFFIX).exists()
 
 

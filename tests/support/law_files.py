@@ -136,7 +136,7 @@ def _save_manifest(tree: Tree, rank: int, step: Step, run: str = RUN) -> None:
     job, path = tree.scene.job, tree.root / path_of(rank, step)
     listed = tree.scene.known_when_saved or tree.scene.lists != MISSING
     group = job.groups[rank] if listed else (rank,)
-    manifest = make_manifest(str(path), rank, step, job.size, group, run, provenance=SAVED)
+    manifest = replace(make_manifest(str(path), rank, step, job.size, group, run), provenance=SAVED)
     own = tuple(one.name for one in job.of_rank(rank) if one.own)
     if own:
         manifest = replace(manifest, training=TrainingRecord(started=None, rank_local=own))

@@ -126,8 +126,8 @@ def remake_manifest(path: Path, **changes: object) -> None:
     if not sidecar.exists():
         return
     old = read_manifest(sidecar)
-    made = make_manifest(
-        str(path), old.rank, old.step, old.world_size, old.group, old.run_id, provenance=old.provenance
+    made = replace(
+        make_manifest(str(path), old.rank, old.step, old.world_size, old.group, old.run_id), provenance=old.provenance
     )
     sidecar.write_bytes(encode_manifest(replace(made, **changes)))  # type: ignore[arg-type]
 

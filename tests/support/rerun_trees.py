@@ -108,8 +108,8 @@ class Run:
         path.write_bytes(self.content(rank, position))
         if training.evidence == "manifest":
             run_id = f"run-{self.number}"
-            manifest = make_manifest(
-                str(path), rank, step, training.ranks, training.group(rank), run_id, provenance=SAVED
+            manifest = replace(
+                make_manifest(str(path), rank, step, training.ranks, training.group(rank), run_id), provenance=SAVED
             )
             write_manifest(str(path), replace(manifest, cumulative_step=position))
         path.chmod(0o400)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from random import Random
@@ -154,7 +154,7 @@ def make_job_tree(
         path.write_bytes(slice_of(tensors, rank, form=form, **options))
         path.chmod(0o600)
         if manifests:
-            made = make_manifest(str(path), rank, STEP, job.ranks, tuple(group), "run", provenance=SAVED)
+            made = replace(make_manifest(str(path), rank, STEP, job.ranks, tuple(group), "run"), provenance=SAVED)
             write_manifest(str(path), made)
     return root
 

@@ -140,7 +140,7 @@ class RunTree:
     def _write_manifest(self, root: Path, file: SliceFile, run: SavedRun) -> None:
         mp, path = self.model_parallel, str(root / file.path)
         group = (file.rank,) if self.iterations else (file.rank % mp, file.rank % mp + mp)
-        made = make_manifest(path, file.rank, file.step, self.ranks, group, run.name, provenance=SAVED)
+        made = replace(make_manifest(path, file.rank, file.step, self.ranks, group, run.name), provenance=SAVED)
         write_manifest(path, replace(made, training=run.training(iterations=self.iterations)))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.apply import apply_plan
+from ms_recover.execution.phases import ApplyOptions
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
@@ -95,7 +96,7 @@ def nodes(tmp_path):
 def test_a_slice_is_written_as_it_is_there(nodes):
     plan, there, holders, target, truth = nodes
     told = []
-    outcome = apply_plan(plan, sources=Host(there).sources(holders), progress=told.append)
+    outcome = apply_plan(plan, ApplyOptions(sources=Host(there).sources(holders), progress=told.append))
     assert outcome.exit_code == 0
     assert target.read_bytes() == truth
     assert sum(told) == len(truth)
@@ -110,11 +111,11 @@ def test_what_is_there_already_is_not_fetched_again(nodes):
     target.parent.mkdir()
     target.write_bytes(truth)
     host = Host(there)
-    [result] = apply_plan(plan, sources=host.sources(holders)).results
+    [result] = apply_plan(plan, ApplyOptions(sources=host.sources(holders))).results
     assert result.status == "already there"
     assert not host.fetched
     target.write_bytes(truth[:-1])
-    outcome = apply_plan(plan, sources=host.sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert outcome.exit_code == 5
     assert "appeared or changed" in outcome.results[0].error
 
@@ -125,7 +126,7 @@ def test_what_is_there_already_is_not_fetched_again(nodes):
 def test_a_bad_source_is_dropped(nodes, bad):
     plan, there, holders, target, truth = nodes
     host = Host(there, {1: bad(truth) if callable(bad) else bad})
-    outcome = apply_plan(plan, sources=host.sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert sorted(set(host.fetched)) == [1, 2]
     assert host.fetched[0] == 1
     assert target.read_bytes() == truth
@@ -136,7 +137,7 @@ def test_a_bad_source_is_dropped(nodes, bad):
 
 def test_where_no_source_is_left_nothing_is_written(nodes):
     plan, there, holders, target, _ = nodes
-    outcome = apply_plan(plan, sources=Host(there, {1: StorageError("gone"), 2: b"\0"}).sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=Host(there, {1: StorageError("gone"), 2: b"\0"}).sources(holders)))
     assert outcome.exit_code == 5
     assert not target.exists()
     assert not list(target.parent.glob(".*.tmp"))
@@ -150,7 +151,7 @@ def test_a_full_disk_is_no_fault_of_the_source(nodes, monkeypatch):
 
     monkeypatch.setattr(Writing, "write", full)
     host = Host(there)
-    outcome = apply_plan(plan, sources=host.sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert outcome.exit_code == 1
     assert "free some space" in outcome.results[0].error
     assert host.fetched == [1]
@@ -182,7 +183,7 @@ def parts(tmp_path):
 def test_a_slice_is_composed_from_ranges_of_others_and_names_their_host(parts):
     plan, action, there, holders, here, truth = parts
     host = Host(there)
-    outcome = apply_plan(plan, sources=host.sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert outcome.exit_code == 0, outcome
     assert set(host.fetched) == set(action.source_ranks)
     target = here / "ckpt_dir0" / NAME
@@ -199,7 +200,7 @@ def test_a_slice_is_composed_from_ranges_of_others_and_names_their_host(parts):
 def test_a_part_that_cannot_be_had_comes_from_another(parts, bad):
     plan, action, there, holders, here, truth = parts
     host = Host(there, {action.source_ranks[0]: bad})
-    outcome = apply_plan(plan, sources=host.sources(holders))
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert (here / "ckpt_dir0" / NAME).read_bytes() == truth
     assert outcome.exit_code == 5
     assert len(set(host.fetched)) > len(action.source_ranks)
@@ -208,9 +209,8 @@ def test_a_part_that_cannot_be_had_comes_from_another(parts, bad):
 
 def test_where_a_part_is_nowhere_nothing_is_written(parts):
     plan, _, there, holders, here, _ = parts
-    outcome = apply_plan(
-        plan, sources=Host(there, {rank: StorageError("gone") for rank in range(1, 8)}).sources(holders)
-    )
+    host = Host(there, {rank: StorageError("gone") for rank in range(1, 8)})
+    outcome = apply_plan(plan, ApplyOptions(sources=host.sources(holders)))
     assert outcome.exit_code == 1
     assert "gone" in outcome.results[0].error
     assert not list(here.rglob("*.ckpt"))

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -169,7 +170,8 @@ def test_the_newest_step_that_is_whole_is_taken_and_said(root, arrays, caplog):
         copy.write_bytes(path.read_bytes())
         rank = int(folder.name.removeprefix("ckpt_dir"))
         group = (rank % 4, rank % 4 + 4)
-        write_manifest(str(copy), make_manifest(str(copy), rank, Step(1, 9), 8, group, "run", provenance=SAVED))
+        made = make_manifest(str(copy), rank, Step(1, 9), 8, group, "run")
+        write_manifest(str(copy), replace(made, provenance=SAVED))
     for rank in (1, 5):
         (root / f"ckpt_dir{rank}" / "test-1_9.ckpt").unlink()
     caplog.set_level(logging.WARNING)

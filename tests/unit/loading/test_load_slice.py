@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,7 +52,8 @@ def theirs(path):
 
 
 def seal(path, rank=3):
-    write_manifest(str(path), make_manifest(str(path), rank, Step(2, 8), rank + 1, (rank,), "run", provenance=SAVED))
+    made = make_manifest(str(path), rank, Step(2, 8), rank + 1, (rank,), "run")
+    write_manifest(str(path), replace(made, provenance=SAVED))
 
 
 @pytest.fixture(params=["ckpt", "safetensors"])
