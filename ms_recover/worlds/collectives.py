@@ -53,8 +53,9 @@ class Call:
 
     async def send(self, peer: int, tensor: Raw, part: memoryview | None = None) -> None:
         """Send a tensor or a part of it."""
-        payload = tensor.data if part is None else part
-        await self.world.send(peer, self._key, self._detail, tensor.dtype, tensor.shape, payload)
+        if part is not None:
+            tensor = Raw(tensor.dtype, tensor.shape, part)
+        await self.world.send(peer, self._key, self._detail, tensor)
 
     def post(self, peer: int, like: Raw | None = None, part: memoryview | None = None) -> Operation:
         """Start to receive a tensor, or a part of a tensor with the type and shape of `like`."""

@@ -69,8 +69,7 @@ class WorldCommunicator:
         member = self._open(world, tag, dst)
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout)
-        dtype, shape, data = _sendable(tensor)
-        await member.send(dst, _key(tag), 0, dtype, shape, data, timeout)
+        await member.send(dst, _key(tag), 0, _sendable(tensor), timeout)
 
     async def recv(
         self,

@@ -29,7 +29,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 # The same as `wire.CAUSES`: this file imports nothing of ms_recover, to start quickly. A test compares the two.
 CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "cut")
@@ -42,22 +42,35 @@ _FAREWELLS = 3
 _ALIVE_S = 0.25
 
 
-def pack(
-    key: bytes, kind: int, cause: int, place: tuple[bytes, int], sender: int, accused: int, passed: int = 0
-) -> bytes:
-    """Make a datagram for a world and epoch; its counter is the time, so that a replay is detected."""
-    data = _DATAGRAM.pack(b"MSRB", VERSION, kind, cause, *place, sender, accused, time.monotonic_ns(), passed)
+class Datagram(NamedTuple):
+    """What one member lets another know."""
+
+    kind: int
+    cause: int
+    world: bytes
+    epoch: int
+    sender: int
+    accused: int = 0
+    counter: int = 0
+    """The time when it was sent, so that a replay is detected."""
+    passed: int = 0
+    """Bytes that the sender passed to its kernel for the receiver."""
+
+
+def pack(key: bytes, datagram: Datagram) -> bytes:
+    """Sign a datagram that is sent now."""
+    data = _DATAGRAM.pack(b"MSRB", VERSION, *datagram._replace(counter=time.monotonic_ns()))
     return data + hmac.digest(key, data, "sha256")[:_MAC]
 
 
-def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int, int] | None:
-    """Decode an unverified datagram: type, cause, world and epoch, sender, accused, counter, bytes; None if invalid."""
+def unpack(data: bytes) -> Datagram | None:
+    """Decode an unverified datagram; None if it is invalid."""
     if len(data) != _DATAGRAM.size + _MAC:
         return None
-    magic, version, kind, cause, world, epoch, sender, accused, counter, passed = _DATAGRAM.unpack_from(data)
-    if magic != b"MSRB" or version != VERSION or kind not in (HEARTBEAT, LEFT, GONE) or cause >= len(CAUSES):
-        return None
-    return kind, cause, (world, epoch), sender, accused, counter, passed
+    magic, version, *fields = _DATAGRAM.unpack_from(data)
+    datagram = Datagram(*fields)
+    is_known = magic == b"MSRB" and version == VERSION and datagram.kind in (HEARTBEAT, LEFT, GONE)
+    return datagram if is_known and datagram.cause < len(CAUSES) else None
 
 
 def genuine(key: bytes, data: bytes) -> bool:
@@ -86,9 +99,9 @@ class Watched:
         """Send a datagram to every peer."""
         for _ in range(times):
             for peer, address in self.peers.items():
-                passed = self.passed.get(peer, 0)
+                datagram = Datagram(kind, cause, *self.place, self.rank, accused, passed=self.passed.get(peer, 0))
                 with contextlib.suppress(OSError):
-                    self.sock.sendto(pack(self.key, kind, cause, self.place, self.rank, accused, passed), address)
+                    self.sock.sendto(pack(self.key, datagram), address)
 
     def forget(self, peer: int) -> None:
         """Stop watching a peer."""
@@ -100,8 +113,8 @@ class Watched:
         fields = unpack(data)
         if fields is None:
             return None
-        kind, cause, place, sender, accused, counter, passed = fields
-        known = place == self.place and sender in self.last_received and genuine(self.key, data)
+        kind, cause, world, epoch, sender, accused, counter, passed = fields
+        known = (world, epoch) == self.place and sender in self.last_received and genuine(self.key, data)
         if not known or counter <= self.counters[sender]:
             return None
         self.counters[sender], self.last_received[sender] = counter, now

@@ -22,7 +22,7 @@ from ms_recover.worlds.instructions import Fault
 from ms_recover.worlds.making import Making
 from ms_recover.worlds.rendezvous import Agreed, connect_members, host_rendezvous, join_rendezvous, welcome_members
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.watchdog import WatchDog
+from ms_recover.worlds.watchdog import Membership, WatchDog
 from ms_recover.worlds.world import World
 
 _log = logging.getLogger(__name__)
@@ -297,7 +297,8 @@ class WorldManager:
             peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
             interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
             look = functools.partial(world.look, self.watchdog.heartbeat)
-            self.watchdog.watch(world.identity, epoch, world.rank, agreed.key, peers, interval, agreed.heartbeats, look)
+            membership = Membership(world.identity, epoch, world.rank, agreed.key, peers, interval)
+            self.watchdog.watch(membership, agreed.heartbeats, look)
 
     async def _connect(self, making: Making, agreed: Agreed) -> None:
         """Connect with all members, and wait until each has connected with all."""

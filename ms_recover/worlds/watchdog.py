@@ -41,6 +41,22 @@ class _Watch:
     """Those that this member passed for its peers, as the helper was told last."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One member of a world, whose peers are watched."""
+
+    world: bytes
+    epoch: int
+    """World and epoch are those of the datagrams."""
+    rank: int
+    key: bytes
+    """Signs the datagrams."""
+    peers: Mapping[int, tuple[str, int]]
+    """Addresses and ports by rank."""
+    interval: float
+    """Seconds between two heartbeats."""
+
+
 class WatchDog:
     """Watches the peers of all worlds of this process.
 
@@ -95,26 +111,16 @@ class WatchDog:
             except (OSError, TypeError, ValueError) as error:  # there may be no `sys.executable` either
                 raise StartError(f"the heartbeat helper cannot be started: {error}") from error
 
-    def watch(
-        self,
-        world: bytes,
-        epoch: int,
-        rank: int,
-        key: bytes,
-        peers: Mapping[int, tuple[str, int]],
-        interval: float,
-        sock: socket.socket,
-        look: Look,
-    ) -> None:
+    def watch(self, member: Membership, sock: socket.socket, look: Look) -> None:
         """Start to watch the peers of a world.
 
-        World and epoch are those of the datagrams, which `key` signs; `peers` has addresses and ports by rank,
-        `interval` is the time between two heartbeats, in seconds. The watchdog owns the UDP socket from now on, so that
-        a new helper continues with the same one. `look` is called again and again with the time and the bytes that the
-        peers passed to their kernels, and returns those that this member passed; they go out with the heartbeats.
+        The watchdog owns the UDP socket from now on, so that a new helper continues with the same one. `look` is called
+        again and again with the time and the bytes that the peers passed to their kernels, and returns those that this
+        member passed; they go out with the heartbeats.
         """
-        order = _order("watch", world, epoch, rank=rank, key=key.hex(), interval=interval, limit=self.heartbeat)
-        order["peers"] = {peer: list(address) for peer, address in peers.items()}
+        world, epoch, key = member.world, member.epoch, member.key.hex()
+        order = _order("watch", world, epoch, rank=member.rank, key=key, interval=member.interval, limit=self.heartbeat)
+        order["peers"] = {peer: list(address) for peer, address in member.peers.items()}
         self.start()
         self._watches[world, epoch] = _Watch(order, sock, look)
         self._send(order, sock)

@@ -75,6 +75,9 @@ class FrameKind(IntEnum):
 
 _MESSAGE, _ABORT = FrameKind.MESSAGE, FrameKind.ABORT  # an enumeration looks its members up slowly before Python 3.12
 
+Fields = tuple[FrameKind, str, tuple[int, ...], bytes, int, int, int, int, int, int]
+"""The fields of a `Header`."""
+
 
 class Header(NamedTuple):
     """The header of a frame."""
@@ -113,24 +116,9 @@ def world_id(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=8).digest()
 
 
-def encode(header: Header) -> bytes:
-    """Encode a header."""
-    return encode_fields(*header)
-
-
-def encode_fields(
-    kind: FrameKind,
-    dtype: str,
-    shape: tuple[int, ...],
-    world: bytes,
-    epoch: int,
-    call: int,
-    sequence: int,
-    tag: int,
-    length: int,
-    detail: int,
-) -> bytes:
-    """Encode the fields of a header."""
+def encode(header: Fields) -> bytes:
+    """Encode a header, or a tuple of its fields, which is made sooner for each message."""
+    kind, dtype, shape, world, epoch, call, sequence, tag, length, detail = header
     dimensions = len(shape)
     return _WHOLE[dimensions].pack(
         MAGIC, VERSION, kind, _CODES[dtype], dimensions, world, epoch, call, sequence, tag, length, detail, *shape

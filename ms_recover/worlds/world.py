@@ -29,12 +29,14 @@ from ms_recover.worlds.instructions import (
 )
 from ms_recover.worlds.link import Link, Operation, Outgoing
 from ms_recover.worlds.state import MAX_KEPT, SMALL, WorldState
-from ms_recover.worlds.wire import FrameKind, Header, encode_fields
+from ms_recover.worlds.tensors import Raw
+from ms_recover.worlds.wire import FrameKind, Header, encode
 
 _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
 _SOON_S = 1e-3
+_NOTHING = Raw("", (), memoryview(b""))
 _SIGN = Key(FrameKind.PART, 0, (1 << 32) - 1)
 REPORT_S = 1.0
 """While a world is made, the time in which rank 0 may report why a member is gone."""
@@ -118,18 +120,9 @@ class World:
         self._calls[tag] = (number + 1) & 0xFFFFFFFF
         return number
 
-    async def send(
-        self,
-        peer: int,
-        key: Key,
-        detail: int,
-        dtype: str,
-        shape: tuple[int, ...],
-        payload: memoryview,
-        timeout: float | None = None,
-    ) -> None:
+    async def send(self, peer: int, key: Key, detail: int, tensor: Raw, timeout: float | None = None) -> None:
         """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
-        sending = self._transmit(peer, key, detail, dtype, shape, payload)
+        sending = self._transmit(peer, key, detail, tensor)
         if sending is not None:
             await self._finish_sending(peer, sending, timeout)
         elif self._sends < _SENDS_IN_A_ROW:
@@ -138,17 +131,15 @@ class World:
             self._sends = self._polls = 0
             await asyncio.sleep(0)  # other tasks run during a loop of sends
 
-    def _transmit(
-        self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview
-    ) -> Outgoing | None:
+    def _transmit(self, peer: int, key: Key, detail: int, tensor: Raw) -> Outgoing | None:
         """Send a frame, as `Link.send`."""
         try:
             sequence = self.state.next_frame(peer)
             if sequence is not None:
-                kind, tag, call = key
+                (kind, tag, call), (dtype, shape, payload) = key, tensor
                 length, epoch = len(payload), self.state.epoch
-                head = encode_fields(kind, dtype, shape, self.identity, epoch, call, sequence, tag, length, detail)
-                return self._links[peer].send(head, payload)
+                head = (kind, dtype, shape, self.identity, epoch, call, sequence, tag, length, detail)
+                return self._links[peer].send(encode(head), payload)
             self.apply(self.state.send_refused(peer))
         except BaseException as error:
             self.failed(error)
@@ -267,7 +258,7 @@ class World:
     def give_sign(self, peer: int) -> None:
         """Show a peer that this member is there, by a frame that nobody receives."""
         if self.is_open:
-            self._transmit(peer, _SIGN, 0, "", (), memoryview(b""))
+            self._transmit(peer, _SIGN, 0, _NOTHING)
 
     def lost(self, peer: int, cause: str, words: str) -> None:
         """Break the world because the connection to a peer has ended.

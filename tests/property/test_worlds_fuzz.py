@@ -25,7 +25,7 @@ WORLD = wire.world_id("w")
 HELLO = handshake.pack_hello(Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w"))
 WELCOME = handshake.pack_welcome(Welcome(1, b"n" * 32, (MemberAddress("127.0.0.1", 1, 2, 3),) * 3))
 HEADER = wire.encode(Header(FrameKind.MESSAGE, "float32", (2, 3), WORLD, 0, 0, 0, 0, 24, 0))
-BEAT = heartbeat.pack(b"k" * 32, heartbeat.HEARTBEAT, 0, (WORLD, 0), 1, 1)
+BEAT = heartbeat.pack(b"k" * 32, heartbeat.Datagram(heartbeat.HEARTBEAT, 0, WORLD, 0, 1, 1))
 
 
 def damaged(chance, data):

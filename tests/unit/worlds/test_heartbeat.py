@@ -23,7 +23,11 @@ def watched():
 
 
 def beat(key=KEY, kind=heartbeat.HEARTBEAT, epoch=3, sender=1, cause=0, accused=0):
-    return heartbeat.pack(key, kind, cause, (WORLD, epoch), sender, accused)
+    return heartbeat.pack(key, heartbeat.Datagram(kind, cause, WORLD, epoch, sender, accused))
+
+
+def passed_beat(world, passed, key=KEY):
+    return heartbeat.pack(key, heartbeat.Datagram(heartbeat.HEARTBEAT, 0, *world.place, 1, passed=passed))
 
 
 def test_helper_and_wire_have_the_same_causes():
@@ -125,12 +129,18 @@ def test_bytes_that_were_passed_go_out_with_heartbeats_and_are_reported_when_the
     control.send(json.dumps({"do": "passed", "world": WORLD.hex(), "epoch": 3, "bytes": {"1": 1 << 33}}).encode())
     helper._handle_order()
     world.send(heartbeat.HEARTBEAT)
-    assert heartbeat.unpack(peer.recv(512))[-1] == 1 << 33
+    assert heartbeat.unpack(peer.recv(512)).passed == 1 << 33
     for number in (7, 7, 8):
-        world.receive(heartbeat.pack(KEY, heartbeat.HEARTBEAT, 0, world.place, 1, 0, number), time.monotonic())
+        world.receive(
+            passed_beat(world, number),
+            time.monotonic(),
+        )
         helper._next_alive = 0.0
         helper._check()
-        world.receive(heartbeat.pack(b"x" * 32, heartbeat.HEARTBEAT, 0, world.place, 1, 0, 9), time.monotonic())
+        world.receive(
+            passed_beat(world, 9, b"x" * 32),
+            time.monotonic(),
+        )
     report = {"passed": WORLD.hex(), "epoch": 3}
     assert reports(control, "passed") == [report | {"bytes": {"1": 7}}, report | {"bytes": {"1": 8}}]
 
