@@ -171,7 +171,7 @@ class RecordWalk:
     def _close(self, joined: _Piece) -> None:
         """List a parameter whose records have all been read."""
         ranges = joined.ranges
-        nbytes = ranges[0].length if len(ranges) == 1 else sum([piece.length for piece in ranges])
+        nbytes = ranges[0].length if len(ranges) == 1 else sum(piece.length for piece in ranges)
         shape, problem = joined.dims, None
         if not joined.dtype.startswith(MAP):
             shape, problem = shape_of(joined.dtype, shape, nbytes)

@@ -174,7 +174,7 @@ def are_makers(model: Any) -> bool:
     )
 
 
-class _Importer(pickle.Unpickler):
+class _Importer(pickle.Unpickler):  # noqa: S301 (of what this process pickled)
     """Makes parameters and tensors of one element."""
 
     def find_class(self, module_name: str, name: str) -> Any:

@@ -49,7 +49,7 @@ def _value(leaf: Leaf) -> Any:
 
 
 def _generator_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
+    if isinstance(generator, random.Random):  # noqa: S311 (a type)
         return generator.getstate()
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
@@ -57,7 +57,7 @@ def _generator_state(generator: Any) -> Any:
 
 
 def _set_generator(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
+    if isinstance(generator, random.Random):  # noqa: S311 (a type)
         generator.setstate(state)
     elif isinstance(generator, np.random.RandomState):
         generator.set_state(state)

@@ -16,6 +16,7 @@ from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
 from ms_recover.training.dataset_draws import note_early_draws
 from ms_recover.training.first_step import LoadedValues, Settling
+from ms_recover.training.found_slice import Found
 from ms_recover.training.generators import (
     GENERATORS,
     begin_drawing,
@@ -30,6 +31,7 @@ from ms_recover.training.loss_monitor import continue_loss_monitors
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
+from ms_recover.training.resharding import Resharded
 from ms_recover.training.run_state import RunState, name_operators, named
 from ms_recover.training.sample_order import called_by_threads
 from ms_recover.training.unsaved_callbacks import unsaved_callbacks
@@ -70,45 +72,37 @@ class Continuation(Callback):  # type: ignore[misc]
 
     Parameters
     ----------
-    job : TrainingJob
-        The ranks.
-    own : OwnSlice
-        The slice that was loaded, for messages.
+    found : Found or Resharded
+        The slice that was loaded. Newer ones are set aside behind the proof of all that was resumed, by all ranks
+        together: nothing is renamed before.
     done : int
         Steps of the saved training.
-    epoch_steps : int
-        Steps of an epoch.
     callbacks : list of Callback
         The callbacks of the program.
     state : RunState, optional
         What was saved with the slice.
-    prover : SampleProver, optional
+    prover : SampleProver
         Draws and compares the last trained batch, before anything begins for the callbacks.
-    proven : callable
-        Called behind the proof of all that was resumed, by all ranks together: nothing is renamed before.
-    loaded : LoadedValues, optional
+    loaded : LoadedValues
         What was loaded: compared when all callbacks have begun.
     """
 
     def __init__(
         self,
-        job: TrainingJob,
-        own: OwnSlice,
+        found: Found | Resharded,
         done: int,
-        epoch_steps: int,
         callbacks: Collection[Any],
         state: RunState | None,
-        prover: SampleProver | None = None,
-        proven: Callable[[], None] = lambda: None,
-        loaded: LoadedValues | None = None,
+        prover: SampleProver,
+        loaded: LoadedValues,
     ) -> None:
         super().__init__()
-        self._job, self._own, self._done, self._state = job, own, done, state
-        self._prover, self._proven, self._is_proven = prover, proven, False
-        self._loaded = loaded
+        self._job, self._own, self._done, self._state = found.job, found.own, done, state
+        self._prover, self._proven, self._is_proven = prover, found.set_aside, False
+        self._loaded: LoadedValues | None = loaded
         self.settling = Settling()
         self._managed = False
-        self._in_epoch = done % epoch_steps != 0
+        self._in_epoch = done % prover.trained.epoch_steps != 0
         self._callbacks = callbacks
         self._before: dict[str, Any] = {}
         self._early: dict[str, Any] = {}
@@ -164,13 +158,12 @@ class Continuation(Callback):  # type: ignore[misc]
         if self._is_proven:
             return
         self._is_proven = True
-        if self._prover is not None:
-            before = generator_states()
-            if self._state is not None and self._prover.draws:
-                before |= self._state.drawn_by_dataset
-                self._drew = True
-            self._prover.prove(lambda: restore_generators(before))
-            self._early = {name: before[name] for name in changed_generators(before, generator_states())}
+        before = generator_states()
+        if self._state is not None and self._prover.draws:
+            before |= self._state.drawn_by_dataset
+            self._drew = True
+        self._prover.prove(lambda: restore_generators(before))
+        self._early = {name: before[name] for name in changed_generators(before, generator_states())}
         self.settling.when_settled(self._proven)
 
     def _begin_step(self, run_context: Any, act: Callable[[], None]) -> None:

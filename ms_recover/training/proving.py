@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import mindspore.dataset as ds
@@ -105,6 +106,17 @@ class ProvingIterator:
         return getattr(self._prover.iterator, name)
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a saved training drew from its dataset."""
+
+    dataset: Any
+    batches: int
+    """Batches that it had given behind the saved step."""
+    epoch_steps: int
+    """Batches of an epoch."""
+
+
 class SampleProver:
     """Proves the samples of a training that `recover_train` resumes; all ranks make one, and prove together.
 
@@ -114,12 +126,8 @@ class SampleProver:
         The ranks.
     own : OwnSlice
         The slice that was loaded, for messages.
-    dataset : Dataset
-        The dataset of the training.
-    drawn : int
-        Batches that it had given behind the saved step.
-    epoch_steps : int
-        Batches of an epoch.
+    trained : Trained
+        The dataset of the training, and what was drawn from it.
     state : RunState, optional
         What was saved with the slice.
     why_not : str, optional
@@ -132,16 +140,15 @@ class SampleProver:
         self,
         job: TrainingJob,
         own: OwnSlice,
-        dataset: Any,
-        drawn: int,
-        epoch_steps: int,
+        trained: Trained,
         state: RunState | None,
         *,
         why_not: str | None,
         allow: bool,
     ) -> None:
+        dataset = trained.dataset
         self._job, self._own, self._dataset, self._state, self._allow = job, own, dataset, state, allow
-        self._drawn, self._epoch_steps = drawn, epoch_steps
+        self.trained, self._drawn = trained, trained.batches
         self._why_not = why_not
         self._code = code_names(dataset)
         self._fast = not (random_operations(dataset) and not self._code)
@@ -252,7 +259,7 @@ class SampleProver:
 
     @property
     def _ends_epoch(self) -> bool:
-        return self._drawn % self._epoch_steps == 0
+        return self._drawn % self.trained.epoch_steps == 0
 
     def _compare(self) -> str | None:
         """Draw the last trained batch; return how it differs."""

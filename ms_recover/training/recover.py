@@ -29,13 +29,13 @@ from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, compile_network
 from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import forget_line, say_line
-from ms_recover.training.proving import SampleProver, why_unproven
+from ms_recover.training.proving import SampleProver, Trained, why_unproven
 from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
+from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 
@@ -52,7 +52,7 @@ def _forget() -> None:
 
 
 @holding_directories(_forget)
-def recover_train(
+def recover_train(  # noqa: PLR0913 (the keywords of programs)
     model: Any,
     dataset: Any,
     root: str | os.PathLike[str],
@@ -226,11 +226,23 @@ def recover_train(
         frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
         cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
         allowed = checked_allow(allow)
-        search = (
-            make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-            .choosing(step, ckpt_file)
-            .of_program(given_experiments(prefix, listed, _savers_of(listed)))
-        )
+        search = make_search(
+            job,
+            root,
+            SearchArguments(
+                pattern=pattern,
+                group_info=group_info,
+                strategy=strategy,
+                step=step,
+                ckpt_file=ckpt_file,
+                run=run,
+                newest=newest,
+                tolerate=tolerate,
+                fresh=fresh,
+                rank_local=rank_local,
+                keep=keep,
+            ),
+        ).of_program(given_experiments(prefix, listed, _savers_of(listed)))
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     train, options = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
@@ -257,16 +269,9 @@ def recover_train(
         feed, order = Feed.of(dataset, sink_size if sink else -1, sinks=sink), sample_order(dataset)
         there = found.state()
     state = agree_state(job, own, there)
-    check_shards(
-        job,
-        own,
-        state.order if state is not None else {},
-        order,
-        shared_out=found.resharded_from is not None,
-        allow=allow_dataset_change,
-    )
+    check_shards(found, state.order if state is not None else {}, order, allow=allow_dataset_change)
     batch_num, place = feed.epoch_steps, _agree_position(found, feed, allow_dataset_change, dataset, state)
-    done, drawn = place.done, place.batches
+    done, trained = place.done, Trained(dataset, place.batches, batch_num)
     last = limit if epochs is not None else -(-done // batch_num) + limit
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= last * batch_num:
@@ -284,7 +289,7 @@ def recover_train(
 
     def compile_it() -> None:
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
-            dataset.set_init_step(drawn)
+            dataset.set_init_step(trained.batches)
         compile_network(model, dataset, last, sink and resumed.trained, sink_size)
 
     def load() -> None:
@@ -299,9 +304,9 @@ def recover_train(
             _say_finished(own, str(ended), listed, as_asked=done <= last * batch_num, prints=job.rank == 0)
             return resumed
         _log.info("%s: training goes on behind %d steps", own, done)
-        dataset.set_init_step(drawn)
-        prover = _prover_of(found, state, dataset, place, batch_num, allow_dataset_change, sink=sink)
-        going_on = Continuation(job, own, place.counted, batch_num, listed, state, prover, found.set_aside, loaded)
+        dataset.set_init_step(trained.batches)
+        prover = _prover_of(found, state, place, trained, allow=allow_dataset_change, sink=sink)
+        going_on = Continuation(found, place.counted, listed, state, prover, loaded)
         with prover.watching():
             train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
     return resumed
@@ -364,16 +369,10 @@ def _changes(found: Found | Resharded, dataset: Any, state: RunState | None) -> 
 
 
 def _prover_of(
-    found: Found | Resharded,
-    state: RunState | None,
-    dataset: Any,
-    place: Position,
-    epoch_steps: int,
-    allow: bool,
-    *,
-    sink: bool,
+    found: Found | Resharded, state: RunState | None, place: Position, trained: Trained, *, allow: bool, sink: bool
 ) -> SampleProver:
     """Return what proves the samples; warn of what it cannot show."""
+    dataset = trained.dataset
     if found.resharded_from is not None:
         why_not: str | None = "slices were cut anew, so that no rank has the batch that was trained before"
     elif sink:
@@ -381,11 +380,11 @@ def _prover_of(
     elif place.change is not None:
         why_not = "the dataset is another one, as allow_dataset_change=True allows"
     else:
-        why_not = why_unproven(state, dataset, place.batches)
-    exact = remaining_doubts(dataset) if why_not is None else doubts(dataset, place.batches, epoch_steps)
+        why_not = why_unproven(state, dataset, trained.batches)
+    exact = remaining_doubts(dataset) if why_not is None else doubts(dataset, trained.batches, trained.epoch_steps)
     for doubt in (*_changes(found, dataset, state), *exact):
         _log.warning("%s: %s", found.own, doubt)
-    return SampleProver(found.job, found.own, dataset, place.batches, epoch_steps, state, why_not=why_not, allow=allow)
+    return SampleProver(found.job, found.own, trained, state, why_not=why_not, allow=allow)
 
 
 def _savers_of(callbacks: Iterable[Any]) -> list[Any]:

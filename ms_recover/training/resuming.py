@@ -27,7 +27,7 @@ from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.run_state import RunState, name_operators
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
+from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Resumption:
 
 
 @holding_directories()
-def resume(
+def resume(  # noqa: PLR0913 (the keywords of programs)
     parameters: Any,
     root: str | os.PathLike[str],
     *,
@@ -165,8 +165,20 @@ def resume(
     job = current_job()
     with job.ending_together("checking the arguments of a resume"):
         network = as_cell(parameters)
-        search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-        search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
+        given = SearchArguments(
+            pattern=pattern,
+            group_info=group_info,
+            strategy=strategy,
+            step=step,
+            ckpt_file=ckpt_file,
+            run=run,
+            newest=newest,
+            tolerate=tolerate,
+            fresh=fresh,
+            rank_local=rank_local,
+            keep=keep,
+        )
+        search = make_search(job, root, given).of_program(given_experiments(prefix))
         cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     forget_waiting(search.given)
     found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
@@ -183,7 +195,7 @@ def resume(
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
         shared_out = found.resharded_from is not None
         before, now = state.order if state is not None else {}, sample_order(dataset)
-        check_shards(job, found.own, before, now, shared_out=shared_out, otherwise=_OTHERWISE)
+        check_shards(found, before, now, otherwise=_OTHERWISE)
     loaded = LoadedValues(found, lambda: network)
     load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
     begun = job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))

@@ -126,43 +126,49 @@ class ReshardArguments:
         return made
 
 
-def make_search(
-    job: TrainingJob,
-    root: str | os.PathLike[str],
-    pattern: str | None,
-    group_info: Paths,
-    strategy: Paths,
-    run: str | None,
-    newest: bool,
-    tolerate: str | Iterable[str],
-    fresh: Fresh,
-    rank_local: RankLocalChoice,
-    keep: str | Iterable[str] = (),
-) -> Search:
+@dataclass(frozen=True, kw_only=True)
+class SearchArguments:
+    """The arguments of `resume` that choose slices, as a program gives them, not yet checked."""
+
+    pattern: str | None
+    group_info: Paths
+    strategy: Paths
+    step: Step | str | tuple[int, int] | None
+    ckpt_file: str | os.PathLike[str] | None
+    run: str | None
+    newest: bool
+    tolerate: str | Iterable[str]
+    fresh: Fresh
+    rank_local: RankLocalChoice
+    keep: str | Iterable[str]
+
+
+def make_search(job: TrainingJob, root: str | os.PathLike[str], given: SearchArguments) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
-    if pattern is not None:
-        check_type("pattern", pattern, str, "a text")
-    if run is not None:
-        check_type("run", run, str, "a text")
-    check_type("newest", newest, bool, "True or False")
-    if fresh not in ("refuse", "start"):
-        raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
-    if rank_local not in get_args(RankLocalChoice):
-        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
-    named = os.environ.get(RUN, "")
-    return Search(
+    if given.pattern is not None:
+        check_type("pattern", given.pattern, str, "a text")
+    if given.run is not None:
+        check_type("run", given.run, str, "a text")
+    check_type("newest", given.newest, bool, "True or False")
+    if given.fresh not in ("refuse", "start"):
+        raise UsageError(f"fresh={given.fresh!r}: it must be 'refuse' or 'start'")
+    if given.rank_local not in get_args(RankLocalChoice):
+        raise UsageError(f"rank_local={given.rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
+    run = given.run or os.environ.get(RUN, "") or None
+    search = Search(
         path_text("root", root),
         ScanOptions(
-            pattern=pattern,
-            group_info=path_texts("group_info", group_info),
-            strategy=path_texts("strategy", strategy),
+            pattern=given.pattern,
+            group_info=path_texts("group_info", given.group_info),
+            strategy=path_texts("strategy", given.strategy),
         ),
-        PlanOptions(world_size=job.size, run=run or named or None, newest=newest, tolerate=texts("tolerate", tolerate)),
-        fresh,
-        rank_local,
-        from_environment=run is None,
-        keep=texts("keep", keep),
+        PlanOptions(world_size=job.size, run=run, newest=given.newest, tolerate=texts("tolerate", given.tolerate)),
+        given.fresh,
+        given.rank_local,
+        from_environment=given.run is None,
+        keep=texts("keep", given.keep),
     )
+    return search.choosing(given.step, given.ckpt_file)
 
 
 def prepare_search(job: TrainingJob, search: Search) -> Search:

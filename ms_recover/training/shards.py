@@ -9,8 +9,9 @@ from typing import Any
 
 from ms_recover.errors import InputError
 from ms_recover.model.texts import list_some
+from ms_recover.training.found_slice import Found
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)
 
@@ -79,21 +80,20 @@ def warn_of_shards(job: TrainingJob, order: Mapping[str, Any]) -> None:
 
 
 def check_shards(
-    job: TrainingJob,
-    own: OwnSlice,
+    found: Found | Resharded,
     before: Mapping[str, Any],
     order: Mapping[str, Any],
     *,
-    shared_out: bool,
     allow: bool = False,
     otherwise: str = "with allow_dataset_change=True",
 ) -> None:
     """Refuse a training that is resumed with other shards; all ranks call it together, and all have the same answer.
 
-    `before` and `order` state the shard when the slice was saved, as far as it is known, and now. Where the samples are
-    `shared_out` anew, other shards are right. InputError names ranks with both numbers, and that
-    `otherwise` it goes on; with `allow` it is a warning.
+    `before` and `order` state the shard when the slice was saved, as far as it is known, and now. Where slices were cut
+    anew, the samples are shared out anew as well, and other shards are right. InputError names ranks with both numbers,
+    and that `otherwise` it goes on; with `allow` it is a warning.
     """
+    job, own, shared_out = found.job, found.own, found.resharded_from is not None
     if job.size == 1 or not job.connected:
         return
     then, now = _gathered(job, None if shared_out else Shard.of(before), order)

@@ -28,7 +28,7 @@ from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
-from ms_recover.training.slice_saver import SliceSaver
+from ms_recover.training.slice_saver import SavingLoop, SliceSaver
 from ms_recover.training.stall import Stall
 from ms_recover.training.unsaved_callbacks import warn_of_unsaved
 
@@ -133,7 +133,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     >>> model.train(4, dataset, callbacks=[SliceCheckpoint(prefix="test", layouts=layouts)])  # doctest: +SKIP
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the keywords of programs)
         self,
         directory: str = "ckpt_dir{rank}",
         prefix: str = "CKP",
@@ -141,6 +141,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         keep: int = 4,
         group: Collection[int] | None = None,
         async_save: bool = False,
+        *,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
         keep_runs: int = 1,
@@ -148,7 +149,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         super().__init__()
         check_save_steps(save_steps)
         self._save_steps = save_steps
-        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format, keep_runs)
+        self.saver = SliceSaver(
+            None, directory, prefix, keep, group, async_save, layouts=layouts, format=format, keep_runs=keep_runs
+        )
         self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
         self._is_placed = False
         self._loops = 0
@@ -196,8 +199,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
         self._batch = LastBatch(params, dataset, self._may_end)
         sinks = getattr(params, "dataset_sink_mode", False)
-        self.saver.begin(
-            params.train_network,
+        loop = SavingLoop(
             owner=params,
             feed=Feed.of(dataset, params.batch_num),
             save_steps=self._save_steps or params.batch_num,
@@ -210,6 +212,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 "steps of an epoch": params.batch_num,
             },
         )
+        self.saver.begin(params.train_network, loop=loop)
         self._is_placed = self._has_saved = False
         self._updates = OptimizerSteps(params.train_network)
         self._scales = LossScales(params.train_network)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -54,6 +54,23 @@ from ms_recover.training.stall import Stall
 _log = logging.getLogger(__name__)
 
 Facts = Sequence[RankFacts] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavingLoop:
+    """The loop that a run is saved in."""
+
+    owner: object
+    """Equal in the next start of the same loop within a process."""
+    feed: Feed | None = None
+    save_steps: int | None = None
+    """Steps between two saves, where they are known before."""
+    stride: int = 1
+    """Steps between two ends of a step that callbacks see."""
+    order: Mapping[str, Any]
+    """The order of the samples, see `sample_order`."""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments that ranks have alike."""
 
 
 class SliceSaver:
@@ -117,7 +134,7 @@ class SliceSaver:
     ...             saver.save(step)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the keywords of programs)
         self,
         parameters: Any,
         directory: str = "ckpt_dir{rank}",
@@ -125,6 +142,7 @@ class SliceSaver:
         keep: int = 4,
         group: Collection[int] | None = None,
         async_save: bool = False,
+        *,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
         keep_runs: int = 1,
@@ -180,25 +198,20 @@ class SliceSaver:
         self,
         parameters: Any = None,
         *,
-        owner: object = None,
-        feed: Feed | None = None,
-        save_steps: int | None = None,
-        stride: int = 1,
         first: Step = NO_STEP,
-        order: Mapping[str, Any] | None = None,
-        also: Mapping[str, Any] | None = None,
+        loop: SavingLoop | None = None,
     ) -> None:
         """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
         the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
-        The `parameters` take the place of those that the saver was made with; ranks have the arguments `also` alike.
-        Shards that nobody reads are named, by the `order` of the samples, see `sample_order`.
+        The `parameters` take the place of those that the saver was made with, and the `loop` that of the program's own.
+        Shards that nobody reads are named.
 
         Raises UsageError when a parameter could never be loaded, ranks have different arguments, or another number of
         ranks saved the slices that lie there; StorageError when the directory cannot be written.
         """
-        agree_arguments(self._job, "beginning to save", {**self._arguments, **(also or {})})
+        agree_arguments(self._job, "beginning to save", {**self._arguments, **(loop.also if loop is not None else {})})
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
@@ -206,23 +219,27 @@ class SliceSaver:
         with self._job.ending_together("beginning to save"):
             check_experiment(self.experiment, str(self.directory))
             self._network = self._network if parameters is None and self._network is not None else as_cell(parameters)
-            if owner is None:
+            if loop is None:
                 self.note_begin()
-                owner = frozenset(map(id, self._network.get_parameters()))
-            if order is None:
-                order = {} if self._dataset is None else sample_order(self._dataset)
+                loop = self._own_loop(self._network)
         name_prefixes(self._job, self.experiment)
-        warn_of_shards(self._job, order)
+        warn_of_shards(self._job, loop.order)
         set_other_world_aside(self._job, str(self.directory))
         where = (self._job, self._files.template, self._place.base)
         self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))
         self._job.run_connected("beginning to save", self._prepare)
-        if feed is None and self._dataset is not None:
-            feed = Feed.of(self._dataset)
-        run = self._place.begin(owner, first, save_steps, stride)
-        self.run_id, self._training = run.run_id, self._place.record(feed)
+        run = self._place.begin(loop.owner, first, loop.save_steps, loop.stride)
+        self.run_id, self._training = run.run_id, self._place.record(loop.feed)
         self._headline = Headline(self._job, str(self.directory), run.run_id)
         self._begun, self._resumes = True, resumes()
+
+    def _own_loop(self, network: Any) -> SavingLoop:
+        """Return the loop of a program without ``Model``, as far as the saver knows it."""
+        return SavingLoop(
+            owner=frozenset(map(id, network.get_parameters())),
+            feed=None if self._dataset is None else Feed.of(self._dataset),
+            order={} if self._dataset is None else sample_order(self._dataset),
+        )
 
     def begin_anew(self, callbacks: Iterable[Any], owner: object) -> Anew | None:
         """Compare what a run that resumes nothing begins with, see `ms_recover.training.anew.begin_anew`."""

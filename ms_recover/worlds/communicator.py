@@ -71,7 +71,7 @@ class WorldCommunicator:
             timeout = arguments.seconds("timeout", timeout)
         await member.send(dst, _key(tag), 0, _sendable(tensor), timeout)
 
-    async def recv(
+    async def recv(  # noqa: PLR0913 (the keywords of programs)
         self,
         tensor: Tensor | None = None,
         src: int | None = None,
@@ -163,7 +163,7 @@ class WorldCommunicator:
         result = await _run(member, tag, "gather", _sendable(tensor), root=dst, timeout=timeout)
         return None if result is None else _results(result, member.rank, tensor)
 
-    async def scatter(
+    async def scatter(  # noqa: PLR0913 (the keywords of programs)
         self,
         given: Sequence[Tensor] | None = None,
         src: int = 0,

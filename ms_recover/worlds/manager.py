@@ -121,7 +121,7 @@ class WorldManager:
             raise UsageError(f"invalid callback {callback!r:.80}: it must be a function of one error")
         self._callbacks.add(callback)
 
-    async def initialize_world(
+    async def initialize_world(  # noqa: PLR0913 (the keywords of programs)
         self,
         name: str,
         rank: int,

@@ -177,7 +177,7 @@ class WorldManager:
         if not enable_monitor:
             _log.warning("enable_monitor=False is not followed: peers are always watched")
 
-    async def initialize_world(
+    async def initialize_world(  # noqa: PLR0913, PLR0917 (as in MultiWorld)
         self,
         world_name: str,
         rank: int,

@@ -11,7 +11,7 @@ import mindspore.dataset as ds  # noqa: E402
 from ms_recover.model.steps import Step  # noqa: E402
 from ms_recover.training.job import current_job  # noqa: E402
 from ms_recover.training.network import OwnSlice  # noqa: E402
-from ms_recover.training.proving import SampleProver, why_unproven  # noqa: E402
+from ms_recover.training.proving import SampleProver, Trained, why_unproven  # noqa: E402
 from ms_recover.training.run_state import RunState  # noqa: E402
 
 KNOWN = RunState(batch=(["Float32", [2], "digest", ""],))
@@ -79,7 +79,7 @@ def test_a_dataset_that_no_later_start_can_repeat_is_the_reason_where_no_seed_is
 
 def test_a_training_that_makes_its_iterator_otherwise_is_the_reason():
     own, rows = OwnSlice(0, Step(1, 1), "test-1_1.ckpt"), dataset()
-    prover = SampleProver(current_job(), own, rows, 1, 8, KNOWN, why_not=None, allow=False)
+    prover = SampleProver(current_job(), own, Trained(rows, 1, 8), KNOWN, why_not=None, allow=False)
     with prover.watching():
         next(rows.create_dict_iterator(num_epochs=1))
         proof = prover.prove()
