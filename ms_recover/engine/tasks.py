@@ -24,7 +24,7 @@ from ms_recover.model.outcome import Outcome
 from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import DocumentWrite, Plan
 from ms_recover.model.verdicts import Evidence
-from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.scan import scan
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def scan_node(node: Node, options: ScanOptions) -> Inventory:
 def read_slices(node: Node, files: Sequence[SliceFile], from_device: bool) -> Contents:
     """Return the digests of slices."""
     task = current()
-    return read_contents(task.open_root(node), files, progress=task.progress, from_device=from_device)
+    return read_contents(task.open_root(node), files, Reading(progress=task.progress, from_device=from_device))
 
 
 def seal_node(

@@ -90,7 +90,7 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
     if own is not None:
         names = _names(tree, "")
         if METADATA_NAME in names or any(map(weights_name, names)):
-            _take(tree, found, reader, notes, Step.iteration(own), "", names)
+            _take(tree, found, reader, notes, Step.iteration(own), "")
             return found
     taken = ""
     for container in ITERATION_CONTAINERS:
@@ -105,7 +105,7 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
         tree.list_ahead(f"{ahead}{name}" for _, name in named)
         for number, name in sorted(named, reverse=True):
             directory = f"{ahead}{name}"
-            _take(tree, found, reader, notes, Step.iteration(number), directory, _names(tree, directory))
+            _take(tree, found, reader, notes, Step.iteration(number), directory)
         found.tracker = reader.read(f"{ahead}{TRACKER_NAME}", reader.tracker)
         for name in HUGGING_FACE_NAMES:
             if tree.kind(f"{ahead}{name}") is not None:
@@ -114,16 +114,10 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
 
 
 def _take(
-    tree: Tree,
-    found: FoundIterations,
-    reader: _DocumentReader,
-    notes: Notes,
-    step: Step,
-    directory: str,
-    names: Sequence[str],
+    tree: Tree, found: FoundIterations, reader: _DocumentReader, notes: Notes, step: Step, directory: str
 ) -> None:
     """Sort the files of one iteration out."""
-    ahead = f"{directory}/" if directory else ""
+    ahead, names = f"{directory}/" if directory else "", _names(tree, directory)
     metadata = reader.read(f"{ahead}{METADATA_NAME}", reader.metadata)
     common = reader.read(f"{ahead}{COMMON_NAME}", reader.common)
     found.iterations.append(Iteration(step=step, directory=directory, metadata=metadata, common=common))

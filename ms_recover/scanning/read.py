@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
@@ -62,37 +62,36 @@ Read = Callable[..., tuple[Digests, str | None]]
 """As `digest_slice`, which gives the bytes away; another may keep them."""
 
 
-def read_contents(
-    root: str,
-    files: Sequence[SliceFile],
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    from_device: bool = False,
-    crc: bool = False,
-    read: Read = digest_slice,
-) -> Contents:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How slices are read."""
+
+    jobs: int = 1
+    """Threads that read."""
+    progress: Progress = _ignore
+    """Given the bytes read since its last call, from any thread, and where it is `Expecting` first the sum of all."""
+    from_device: bool = False
+    """Whether cached pages are dropped first, where the slices are local."""
+    crc: bool = False
+    """Whether a slice that is read here and does not agree with the CRC in it has a problem."""
+    read: Read = digest_slice
+    """Reads one slice."""
+
+
+_PLAIN = Reading()
+
+
+def read_contents(root: str, files: Sequence[SliceFile], reading: Reading = _PLAIN) -> Contents:
     """Digest the slices of a tree, by its path or URL; as `read_store`, and errors as for `open_store` too."""
     with open_store(root) as store:
-        return read_store(store, files, jobs=jobs, progress=progress, from_device=from_device, crc=crc, read=read)
+        return read_store(store, files, reading)
 
 
-def read_store(
-    store: Store,
-    files: Sequence[SliceFile],
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    from_device: bool = False,
-    crc: bool = False,
-    read: Read = digest_slice,
-) -> Contents:
-    """Digest slices with so many threads, the whole file and each parameter; check their state files.
+def read_store(store: Store, files: Sequence[SliceFile], reading: Reading = _PLAIN) -> Contents:
+    """Digest slices, the whole file and each parameter; check their state files.
 
-    A slice that could not be read, or that changed meanwhile, has a problem instead of digests. `progress` gets the
-    bytes read since its last call, from any thread, and where it is `Expecting` first the sum of their sizes;
-    `from_device` drops cached pages first, where the slices are local. With `crc` a slice that is read here and does
-    not agree with the CRC in it has a problem; `read` reads one. An interrupt is raised when the threads have ended.
+    A slice that could not be read, or that changed meanwhile, has a problem instead of digests. An interrupt is raised
+    when the threads have ended.
 
     Raises
     ------
@@ -100,13 +99,13 @@ def read_store(
         When a distant store cannot be read for another reason than that this user may not.
     """
     total = sum(file.size for file in files)
-    expect_bytes(progress, total)
-    found = store.digests(files, progress or _ignore) if files and read is digest_slice else None
+    expect_bytes(reading.progress, total)
+    found = store.digests(files, reading.progress) if files and reading.read is digest_slice else None
     if found is not None:
         return replace(found, nan=_nan_everywhere(files, found.digests))
-    jobs = jobs if store.near else max(jobs, _LEAST_JOBS)
+    jobs = reading.jobs if store.near else max(reading.jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
-    reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc, read=read)
+    reader = _Reader(store, reading)
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
@@ -182,9 +181,8 @@ def _nan_everywhere(files: Sequence[SliceFile], digests: Mapping[str, Digests]) 
 class _Reader:
     """Reads the slices of one call; threads share it."""
 
-    def __init__(self, store: Store, progress: Progress, *, from_device: bool, crc: bool, read: Read) -> None:
-        self._store, self._progress, self._from_device, self._crc = store, progress, from_device, crc
-        self._read_slice = read
+    def __init__(self, store: Store, reading: Reading) -> None:
+        self._store, self._reading = store, reading
         self._headers = KnownHeaders()
         self.stop = threading.Event()
 
@@ -202,15 +200,11 @@ class _Reader:
 
     def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
         header = self._headers.parse(opened.read_at, opened.size, file.path)
-        problem = None
-        if self._from_device and opened.path is not None:
-            digests = digest_file(
-                opened.path, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
-            )
+        problem, reading, stop = None, self._reading, self.stop.is_set
+        if reading.from_device and self._store.near and opened.path is not None:
+            digests = digest_file(opened.path, header.contents, stop=stop, progress=reading.progress, from_device=True)
         else:
-            digests, problem = self._read_slice(
-                opened, header, crc=self._crc, stop=self.stop.is_set, progress=self._progress
-            )
+            digests, problem = reading.read(opened, header, crc=reading.crc, stop=stop, progress=reading.progress)
         opened.check_unchanged()
         if header.parameters != file.parameters:
             return _CHANGES

@@ -48,6 +48,18 @@ class RankFile:
     place: RankPath | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of one directory."""
+
+    ahead: str
+    """The path of the directory with a slash, as it stands before that of a file."""
+    names: list[str]
+    rank: int | None
+    place: RankPath | None
+    """None where that of another rank's directory is not known."""
+
+
 @dataclass(slots=True)
 class Found:
     """The finds of one walk; paths are relative to the root."""
@@ -124,7 +136,7 @@ def _look_into(tree: Tree, folder: Folder, entries: list[Entry], found: Found, s
     if folder.rank is not None and not any(one.rank != folder.rank for one in below):
         found.directories.append((folder.rank, folder.path))
         read = partial(read_slice_name, folder.place, folder.rank)
-        _sort_out(tree, found, folder.rank, folder.place, f"{folder.path}/", names, read)
+        _sort_out(tree, found, _Listing(f"{folder.path}/", names, folder.rank, folder.place), read)
     for name in filter(is_unfinished, names):
         path = f"{folder.path}/{name}" if folder.path else name
         found.notes.add(path, "MindIO had not finished saving into it: rename it without _tmp if it is whole")
@@ -191,26 +203,17 @@ def walk_pattern(tree: Tree, pattern: Pattern) -> Found:
             named = None if never_a_slice(name) else pattern.slice_name(f"{ahead}{name}")
             return named or why_unused(name)
 
-        _sort_out(tree, found, rank, place, ahead, [entry.name for entry in entries], read)
+        _sort_out(tree, found, _Listing(ahead, [entry.name for entry in entries], rank, place), read)
     return found
 
 
-def _sort_out(
-    tree: Tree,
-    found: Found,
-    rank: int | None,
-    directory: RankPath | None,
-    ahead: str,
-    names: list[str],
-    read: Callable[[str], SliceName | Unused | None],
-) -> None:
+def _sort_out(tree: Tree, found: Found, listing: _Listing, read: Callable[[str], SliceName | Unused | None]) -> None:
     """Sort the files of one directory into `found`, by what `read` makes of their names.
 
-    Rank lists and strategy files do not count where no rank is in the path of the directory, `ahead`. The place of the
-    directory is None where another rank's is not known.
+    Rank lists and strategy files do not count where no rank is in the path of the directory.
     """
-    there = set(names)
-    for name in names:
+    ahead, rank, directory, there = listing.ahead, listing.rank, listing.place, set(listing.names)
+    for name in listing.names:
         if name.endswith(MANIFEST_SUFFIX):
             if (slice_name := name.removesuffix(MANIFEST_SUFFIX)) not in there:
                 orphan = read(slice_name)

@@ -23,7 +23,7 @@ from ms_recover.model.inventory import OrphanManifest, RankPath, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName
 from ms_recover.scanning.notes import Notes
-from ms_recover.scanning.read import read_store
+from ms_recover.scanning.read import Reading, read_store
 from ms_recover.scanning.slice_reader import SliceReader
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import Store
@@ -123,7 +123,7 @@ def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, rea
         index=index,
         files=files,
         orphans=tuple(one for one in found if isinstance(one, OrphanManifest)),
-        read=read_store(store, sound, crc=True) if read and sound else NOTHING_READ,
+        read=read_store(store, sound, Reading(crc=True)) if read and sound else NOTHING_READ,
     )
 
 

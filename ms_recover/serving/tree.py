@@ -21,7 +21,7 @@ from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.iterations import Document
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import ScanOptions
-from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.scan import scan
 from ms_recover.scanning.sent_documents import MOST_BYTES
 from ms_recover.scanning.sent_inventory import encode_inventory
@@ -240,7 +240,9 @@ class ServedTree:
                 progress(one.state.bytes)
             except (MsRecoverError, OSError) as error:
                 problems[one.path] = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        return read_contents(self.root, slices, jobs=jobs, progress=progress).merged(Contents(digests, problems))
+        return read_contents(self.root, slices, Reading(jobs=jobs, progress=progress)).merged(
+            Contents(digests, problems)
+        )
 
     def _digest_other(self, file: SeenFile) -> str:
         """Digest a file that is no slice; errors as for `_see`."""

@@ -30,7 +30,7 @@ from ms_recover.planning.required_reads import required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept, why_not_shown
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates
 from ms_recover.planning.tree.tree_facts import TreeFacts
-from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
@@ -275,7 +275,7 @@ class RankView:
             root, path = view.inventory.root, view.verdict(step).path
             own = [file for file in unread if (file.rank, file.path) == (view.rank, path)]
             others = [file for file in unread if file not in own]
-            contents = view.contents.merged(read_contents(root, own, read=keeping.read)).merged(
+            contents = view.contents.merged(read_contents(root, own, Reading(read=keeping.read))).merged(
                 read_contents(root, others)
             )
             options = view.compared.facts.options

@@ -28,7 +28,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.judging.verification import judge_slices
-from ms_recover.scanning.read import read_store, state_problems
+from ms_recover.scanning.read import Reading, read_store, state_problems
 from ms_recover.stores.store import Store
 from ms_recover.stores.urls import open_store
 from ms_recover.verbs.recover import plan as make_plan
@@ -113,8 +113,8 @@ class _Reading:
         *,
         presumes: bool,
     ) -> None:
-        self._inventory, self._source, self._jobs, self._progress = inventory, source, jobs, progress
-        self._presumes = presumes
+        self._source, self._presumes = source, presumes
+        self._reading = Reading(jobs=jobs, progress=progress or (lambda count: None), crc=inventory.crc_later)
         self._refuted: set[str] = set()
         self._read = self._presumed = NOTHING_READ
 
@@ -136,13 +136,11 @@ class _Reading:
         presumed = [file for file in files if self._is_presumed(file) and not self._presumed.knows(file)]
         if presumed:
             digests = {file.path: file.manifest.digests for file in presumed if file.manifest is not None}
-            states = state_problems(self._source, presumed, jobs=self._jobs)
+            states = state_problems(self._source, presumed, jobs=self._reading.jobs)
             self._presumed = self._presumed.merged(Contents(digests, {}, states))
         unread = [file for file in files if not self._is_presumed(file) and not self._read.knows(file)]
         if unread:
-            crc = self._inventory.crc_later
-            read = read_store(self._source, unread, jobs=self._jobs, progress=self._progress, crc=crc)
-            self._read = self._read.merged(read)
+            self._read = self._read.merged(read_store(self._source, unread, self._reading))
         return self._presumed.merged(self._read)
 
     def _is_presumed(self, file: SliceFile) -> bool:

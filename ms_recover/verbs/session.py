@@ -21,7 +21,7 @@ from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.tree.tree_facts import TreeFacts
-from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.read import Reading, read_contents
 
 T = TypeVar("T")
 Kinds = Sequence[WeightKind | None]
@@ -68,7 +68,14 @@ class Session:
     ) -> None:
         self.inventory, self.options = inventory, options
         self._reader = read or partial(
-            read_contents, inventory.root, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
+            read_contents,
+            inventory.root,
+            reading=Reading(
+                jobs=jobs,
+                progress=progress or (lambda count: None),
+                from_device=deep,
+                crc=inventory.crc_later,
+            ),
         )
         self.facts = TreeFacts(inventory, options)
 

@@ -18,7 +18,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
 from ms_recover.planning.union import Union, cut_down, unite
-from ms_recover.scanning.read import read_contents, read_store
+from ms_recover.scanning.read import Reading, read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import Access
@@ -135,13 +135,15 @@ class SeveralTrees:
         """
         union = unite(local, self.inventories, [n for n, one in enumerate(self.stores) if isinstance(one, BackupStore)])
 
+        reading = Reading(jobs=jobs, progress=progress or (lambda count: None))
+
         def read(files: Sequence[SliceFile]) -> Contents:
             here = [file for file in files if file.path not in union.holders]
-            found = read_contents(local.root, here, jobs=jobs, progress=progress)
+            found = read_contents(local.root, here, reading)
             for number, store in enumerate(self.stores):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
-                    found = found.merged(self._read(store, theirs, jobs, progress))
+                    found = found.merged(self._read(store, theirs, reading))
             return found
 
         session = Session(union.inventory, options, read=read)
@@ -163,12 +165,10 @@ class SeveralTrees:
             refuse_older_step(made, explanation)
         return JointPlan(made, explanation, union)
 
-    def _read(
-        self, store: Store, files: Sequence[SliceFile], jobs: int, progress: Callable[[int], None] | None
-    ) -> Contents:
+    def _read(self, store: Store, files: Sequence[SliceFile], reading: Reading) -> Contents:
         """Read slices of a source; beside others, one that is too slow gives none of them."""
         try:
-            return read_store(store, files, jobs=jobs, progress=progress)
+            return read_store(store, files, reading)
         except SlowSourceError as error:
             if len(self.stores) == 1:
                 raise

@@ -14,7 +14,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.scanning import tree as trees
-from ms_recover.scanning.read import read_store
+from ms_recover.scanning.read import Reading, read_store
 from ms_recover.scanning.scan import scan_store
 from ms_recover.stores.store import Entry, FileInfo
 from ms_recover.testing.store_suite import StoreSuite
@@ -154,7 +154,7 @@ def test_crcs_are_checked_when_slices_are_read(tmp_path):
             "and 3 more have CRCs, which are checked when slices are read whole, not by a scan of a distant tree",
         )
     ]
-    contents = read_store(store, found.slices, crc=found.crc_later)
+    contents = read_store(store, found.slices, Reading(crc=found.crc_later))
     assert list(contents.problems) == [f"ckpt_dir1/{NAME}"]
     assert contents.problems[f"ckpt_dir1/{NAME}"] == api.scan(tree).slices[1].problem
     assert not scan_store(store, ScanOptions(crc=False)).crc_later
@@ -168,10 +168,10 @@ def test_contents_are_those_of_a_local_tree(tree):
 def test_a_store_that_digests_where_the_bytes_are_is_asked(tree):
     class Digesting(DistantStore):
         def digests(self, files, progress):
-            return read_store(self.local, files, progress=progress)
+            return read_store(self.local, files, Reading(progress=progress))
 
     store, files, counts = Digesting(tree), api.scan(tree).slices, []
-    assert read_store(store, files, progress=counts.append) == read_store(store.local, files)
+    assert read_store(store, files, Reading(progress=counts.append)) == read_store(store.local, files)
     assert sum(counts) == sum(file.size for file in files)
     assert store.requests == []
 
