@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -129,6 +130,21 @@ class Response:
         raise AnswerError(f"{what}: more than {most} bytes come, where no answer has as many")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a web server is asked for."""
+
+    method: str = "GET"
+    path: str
+    """Below the base, quoted."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    accept: tuple[int, ...] = ()
+    """Statuses that are no break though they say that the server is busy, or that it leads elsewhere."""
+    silence: float | None = None
+    """Seconds without a byte, in place of the time limit."""
+
+
 class HttpClient:
     """One web server as it is asked for files below a URL; threads share it.
 
@@ -187,17 +203,7 @@ class HttpClient:
         """Return how quickly something has to come from this server."""
         return Pace(what, self.limits, whole=whole)
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        stop: Stop = never,
-        accept: tuple[int, ...] = (),
-        silence: float | None = None,
-    ) -> Response:
+    def ask(self, request: Request, *, stop: Stop = never) -> Response:
         """Send a request, also after breaks, until there is an answer; see `ask_once`.
 
         Raises
@@ -210,7 +216,7 @@ class HttpClient:
         patience = self.patience()
         while True:
             try:
-                return self.ask_once(method, path, headers, body, stop=stop, accept=accept, silence=silence)
+                return self.ask_once(request, stop=stop)
             except BreakError as error:
                 self.wait(patience, error, stop)
 
@@ -223,27 +229,8 @@ class HttpClient:
                 self._gone = gone
             raise
 
-    def ask_once(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        stop: Stop = never,
-        accept: tuple[int, ...] = (),
-        silence: float | None = None,
-    ) -> Response:
+    def ask_once(self, request: Request, *, stop: Stop = never) -> Response:
         """Send a request and return the answer, whatever its status.
-
-        Parameters
-        ----------
-        path : str
-            Below the base, quoted.
-        accept : tuple of int
-            Statuses that are no break though they say that the server is busy, or that it leads elsewhere.
-        silence : float, optional
-            Seconds without a byte, in place of the time limit.
 
         Raises
         ------
@@ -254,17 +241,17 @@ class HttpClient:
         """
         if self._gone is not None:
             raise self._gone
-        target = self.base.path + path
+        target = self.base.path + request.path
         for _ in range(_MOST_REDIRECTS + 1):
-            response = self._exchange(method, target, {**self._headers, **(headers or {})}, body, stop, silence)
+            response = self._exchange(target, request, stop)
             if self.is_ours is None:
                 self.is_ours = OURS in response.headers
-            if response.status in _BUSY and response.status not in accept:
+            if response.status in _BUSY and response.status not in request.accept:
                 with response:
                     pause = response.headers.get("Retry-After", "")
                     seconds = float(pause) if _SECONDS.match(pause) else PAUSE_S
                     raise BreakError(f"it answers {response.status} {response.reason}"[:200], pause=seconds)
-            if response.status not in _REDIRECTS or response.status in accept:
+            if response.status not in _REDIRECTS or response.status in request.accept:
                 return response
             with response:
                 target = self._redirected(target, response.headers.get("Location", ""))
@@ -290,15 +277,8 @@ class HttpClient:
             )
         return target
 
-    def _exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        stop: Stop,
-        silence: float | None,
-    ) -> Response:
+    def _exchange(self, target: str, request: Request, stop: Stop) -> Response:
+        silence = request.silence or self.timeout
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -306,10 +286,12 @@ class HttpClient:
             if connection is None:
                 connection = self._connect(stop)
             try:
-                with self.breaks(connection, stop, 3 * (silence or self.timeout)):
+                with self.breaks(connection, stop, 3 * silence):
                     if connection.sock is not None:
-                        connection.sock.settimeout(silence or self.timeout)
-                    connection.request(method, target, body=body, headers=dict(headers))
+                        connection.sock.settimeout(silence)
+                    connection.request(
+                        request.method, target, body=request.body, headers={**self._headers, **request.headers}
+                    )
                     raw = connection.getresponse()
             except BreakError:
                 connection.close()

@@ -33,7 +33,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.distant_file import DistantFile
 from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, Access
-from ms_recover.stores.http_client import HttpClient, Response
+from ms_recover.stores.http_client import HttpClient, Request, Response
 from ms_recover.stores.http_digests import Wanted, read_digests, request_digests
 from ms_recover.stores.http_listing import MOST_BYTES, parse_listing
 from ms_recover.stores.local import StoppedError
@@ -208,7 +208,9 @@ class HttpFile(DistantFile):
         headers = {} if pinned is None else pinned.pins()
         if method == "GET":
             headers["Range"] = f"bytes={start}-{end - 1}"
-        return self._store.client.ask_once(method, self._store.quoted(self._path), headers, stop=stop)
+        return self._store.client.ask_once(
+            Request(method=method, path=self._store.quoted(self._path), headers=headers), stop=stop
+        )
 
     def _check(self, response: Response, start: int, end: int, pinned: Version | None) -> int:
         """Return how many bytes of an answer to pass over; check that it is what was asked for."""
@@ -338,7 +340,7 @@ class HttpStore(Store):
         """Request the listing of a folder; see `Store.list`."""
         path = self.quoted(check_path(folder)) + "/" if folder else ""
         headers = {"Accept": "application/json, text/html;q=0.9"}
-        with self.client.ask("GET", path, headers) as response:
+        with self.client.ask(Request(path=path, headers=headers)) as response:
             self.check_status(response, folder, (200,))
             data = self._read_all(response, path)
             try:
@@ -379,8 +381,8 @@ class HttpStore(Store):
 
     def read_small(self, path: str, what: str, limit: int) -> bytes:
         """Request a file with one request, or as others where that breaks; see `Store.read_small`."""
-        quoted = self.quoted(check_path(path))
-        with suppress(BreakError), self.client.ask_once("GET", quoted, accept=_REDIRECTS) as response:
+        request = Request(path=self.quoted(check_path(path)), accept=_REDIRECTS)
+        with suppress(BreakError), self.client.ask_once(request) as response:
             if response.status not in _REDIRECTS and response.length is not None:
                 self.check_status(response, path, (200,))
                 if response.length <= limit:
@@ -394,14 +396,14 @@ class HttpStore(Store):
             return Version.of(response.headers, response.length)
 
     def _head(self, path: str) -> Response:
-        response = self.client.ask("HEAD", self.quoted(path), accept=_REDIRECTS)
+        response = self.client.ask(Request(method="HEAD", path=self.quoted(path), accept=_REDIRECTS))
         if response.status != 200 and response.headers.get("Location", "").endswith("/"):
             with response:
                 raise FormatError(f"{self.shown(path)} is no regular file but a folder: check the path")
         if response.status in _REDIRECTS:
             with response:
                 pass
-            return self.client.ask("HEAD", self.quoted(path))
+            return self.client.ask(Request(method="HEAD", path=self.quoted(path)))
         return response
 
     def inventory(self) -> bytes | bytearray | None:
@@ -412,7 +414,7 @@ class HttpStore(Store):
         MsRecoverError
             When it does not come, or is too large.
         """
-        with self.client.ask("GET", "v1/inventory", silence=_PATIENT * self.client.timeout) as response:
+        with self.client.ask(Request(path="v1/inventory", silence=_PATIENT * self.client.timeout)) as response:
             if not self.client.is_ours:
                 return None
             self.check_status(response, "v1/inventory", (200,))
@@ -445,13 +447,18 @@ class HttpStore(Store):
 
     def _digests(self, wanted: Sequence[Wanted], progress: Callable[[int], None], stop: Stop) -> Contents | None:
         if self.client.is_ours is None:
-            with self.client.ask("HEAD", ""):
+            with self.client.ask(Request(method="HEAD", path="")):
                 pass
         if not self.client.is_ours:
             return None
-        silence = _PATIENT * self.client.timeout
-        body, headers = request_digests(wanted), {"Content-Type": "application/json"}
-        with self.client.ask("POST", "v1/digests", headers, body, stop=stop, silence=silence) as response:
+        request = Request(
+            method="POST",
+            path="v1/digests",
+            headers={"Content-Type": "application/json"},
+            body=request_digests(wanted),
+            silence=_PATIENT * self.client.timeout,
+        )
+        with self.client.ask(request, stop=stop) as response:
             self.check_status(response, "v1/digests", (200,))
             return read_digests(response, wanted, progress, self.client.pace(self.url))
 

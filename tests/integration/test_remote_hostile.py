@@ -16,6 +16,7 @@ from ms_recover.model.actions import FileState
 from ms_recover.model.steps import Step
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.http_access import Access
+from ms_recover.stores.http_client import Request
 from ms_recover.stores.http_store import HttpStore
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import never
@@ -429,7 +430,7 @@ def test_a_request_for_digests_that_cannot_be_is_refused(nodes):
             b'{"version":1,"files":[{"path":"../x","bytes":1,"mtime_ns":1}]}',
             b"\xff",
         ):
-            with store.client.ask("POST", "v1/digests", {}, data) as answer:
+            with store.client.ask(Request(method="POST", path="v1/digests", body=data)) as answer:
                 assert answer.status == 400
         assert inventory_of(store).slices  # and goes on
 
