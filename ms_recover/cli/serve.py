@@ -58,17 +58,20 @@ def command(
                 print_error(f"recover-ckpt: --insecure, and no {missing}: whoever reaches this port can read the tree")
             return
         from ms_recover.formats.report_json import started_to_json
+        from ms_recover.model.listening import Started
 
         token_file = peers.token_file or os.environ.get(TOKEN_FILE_VARIABLE) or None
         print_line(
             started_to_json(
-                root=os.path.realpath(root),
-                address=at.address,
-                port=at.port,
-                tls=at.tls,
-                token=bool(access.token),
-                token_file=None if token_file is None else os.path.abspath(token_file),
-                pid=os.getpid(),
+                Started(
+                    root=os.path.realpath(root),
+                    address=at.address,
+                    port=at.port,
+                    tls=at.tls,
+                    token=bool(access.token),
+                    token_file=None if token_file is None else os.path.abspath(token_file),
+                    pid=os.getpid(),
+                )
             )
         )
 

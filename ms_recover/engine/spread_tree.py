@@ -250,14 +250,18 @@ class SpreadTree:
         self._make_roots(layout)
         outcomes: list[Outcome] = []
         waves = waves_of(planned) or ((),)
+
+        def start(node: Node, part: Plan, away: Mapping[str, Node]) -> Future[Outcome]:
+            given = (part, away, jobs, verify, plan.step is None)
+            return self._submit(tasks.apply_node, node, *given, progress=progress)
+
         for number, wave in enumerate(waves):
-            outcomes += self._apply_wave(
-                replace(plan, set_aside=()), wave, layout, jobs, verify, progress, last=number == len(waves) - 1
-            )
+            now = replace(plan, set_aside=())
+            outcomes += self._apply_wave(now, wave, layout, start, last=number == len(waves) - 1)
         made = joined(plan, planned, outcomes, verify)
         if plan.set_aside and not made.failed:
             aside = replace(plan, group_files=(), meta_files=(), strategy_files=())
-            outcomes += self._apply_wave(aside, (), layout, jobs, verify, progress, last=True)
+            outcomes += self._apply_wave(aside, (), layout, start, last=True)
             made = joined(plan, planned, outcomes, verify)
         if made.exit_code == 0 and plan.step is not None:
             made = self._with_documents(made, plan, layout)
@@ -268,12 +272,11 @@ class SpreadTree:
         plan: Plan,
         wave: Sequence[Action],
         layout: Layout,
-        jobs: int | None,
-        verify: bool,
-        progress: Progress | None,
+        start: Callable[[Node, Plan, Mapping[str, Node]], Future[Outcome]],
         *,
         last: bool,
     ) -> list[Outcome]:
+        """Let each node do its part of a wave of actions, and with the `last` what follows them."""
         scanned = self._known()
         started: list[tuple[Node, Plan, Future[Outcome]]] = []
         for index, node in enumerate(scanned.nodes):
@@ -282,10 +285,7 @@ class SpreadTree:
             if not (part.actions or part.partials or small):
                 continue
             away = {path: scanned.nodes[held] for path, held in sources_of(part, index, layout.holders).items()}
-            future = self._submit(
-                tasks.apply_node, node, part, away, jobs, verify, plan.step is None, progress=progress
-            )
-            started.append((node, part, future))
+            started.append((node, part, start(node, part, away)))
         settle([future for _, _, future in started])
         outcomes = []
         for node, part, future in started:

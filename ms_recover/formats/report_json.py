@@ -28,6 +28,7 @@ from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fi
 from ms_recover.model.backup import BACKUP_VERSION, BackupOutcome
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
+from ms_recover.model.listening import Started
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
 from ms_recover.model.steps import CountedBy, Position
@@ -368,14 +369,9 @@ def _result_fields(result: ActionResult) -> ResultFields:
     return fill(ResultFields, result, borrowed=unless_empty(result.borrowed), set_aside=unless_empty(result.set_aside))
 
 
-def started_to_json(
-    *, root: str, address: str, port: int, tls: bool, token: bool, token_file: str | None, pid: int
-) -> dict[str, Any]:
-    """Return the object that ``serve --json`` prints when it accepts clients; secrets are not in it."""
-    fields = StartedFields(
-        version=1, root=root, address=address, port=port, tls=tls, token=token, token_file=token_file, pid=pid
-    )
-    return to_json(fields)
+def started_to_json(started: Started) -> dict[str, Any]:
+    """Return the object that ``serve --json`` prints when it accepts clients."""
+    return to_json(fill(StartedFields, started, version=1))
 
 
 def stopped_to_json(reason: Literal["idle", "signal"]) -> dict[str, Any]:

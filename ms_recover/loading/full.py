@@ -39,7 +39,7 @@ _NOWHERE = os.devnull
 """The output of a plan by which nothing is written."""
 
 
-def load_full(
+def load_full(  # noqa: PLR0913 (the keywords of programs)
     root: str | os.PathLike[str],
     names: str | Iterable[str] | None = None,
     *,

@@ -39,7 +39,7 @@ class Listening:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
-def serve(
+def serve(  # noqa: PLR0913 (the keywords of programs)
     root: str,
     *,
     address: str = "127.0.0.1",

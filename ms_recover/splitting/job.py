@@ -74,20 +74,23 @@ def remote_world_name(port: int) -> str:
     return f"ms_recover.splitting.{port}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class AllStages:
+    """The stages of the whole model."""
+
+    total: int
+    seed: int | None = None
+    """Of the stages that workers make."""
+    names: Sequence[str] | None = None
+    """Where the model itself does not say which they are."""
+
+
 def make_jobs(
-    options: Options,
-    pickled: Sequence[bytes],
-    parts: Sequence[range],
-    total: int,
-    *,
-    seed: int | None = None,
-    method: bytes = b"",
-    names: Sequence[str] | None = None,
+    options: Options, pickled: Sequence[bytes], parts: Sequence[range], stages: AllStages, *, method: bytes = b""
 ) -> WorkerJobs:
     """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
 
-    There are `total` stages; the seed is that of the stages that workers make, the method how parts are trained.
-    `names` are those of all stages, where the model itself does not say which they are.
+    The method is how parts are trained.
     """
     local = replace(_local_job(options, tuple(pickled)), method=method)
     first_remote = options.num_devices - options.remote
@@ -103,10 +106,10 @@ def make_jobs(
             {
                 "split": options.split,
                 "stages": [part.start, part.stop],
-                "total": total,
-                "seed": seed,
+                "total": stages.total,
+                "seed": stages.seed,
                 "mode": local.mode,
-                "names_of_stages": names,
+                "names_of_stages": stages.names,
             }
             for part in parts
         ),

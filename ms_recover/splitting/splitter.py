@@ -21,7 +21,7 @@ from ms_recover.splitting.events import Event, Rows
 from ms_recover.splitting.given_model import given_model
 from ms_recover.splitting.gradients import outside_graphs, without_gradients
 from ms_recover.splitting.history import History
-from ms_recover.splitting.job import make_jobs
+from ms_recover.splitting.job import AllStages, make_jobs
 from ms_recover.splitting.model_parts import CallablePart
 from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign
@@ -149,7 +149,7 @@ class ModelSplitter(Reports, Weights):
 
     _failures = Failures()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the keywords of programs)
         self,
         model: Any,
         num_devices: int,
@@ -229,8 +229,8 @@ class ModelSplitter(Reports, Weights):
             try_optimizer(training.optimizer, stages_of_parts, found.manifests if found else ())
             method = pickling.dump_method(Method(training.loss_fn, training.optimizer, recompute, clip_norm))
         pickled = list(map(given.pickled, self.parts))
-        names = given.names_to_find()
-        jobs = make_jobs(options, pickled, self.parts, given.total, seed=given.seed, method=method, names=names)
+        whole = AllStages(total=given.total, seed=given.seed, names=given.names_to_find())
+        jobs = make_jobs(options, pickled, self.parts, whole, method=method)
         self._store = SliceStore(directory, len(self.parts), found.replicas if found else replicas, found)
         self._comparison = Comparison(given.model if check else None, partial(has_weights, self._store, given.cells))
         state = SplitterState(

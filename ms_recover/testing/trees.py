@@ -57,7 +57,7 @@ def crc_trailer(data: bytes) -> bytes:
     return b"crc_num" + zlib.crc32(data).to_bytes(10, "big")
 
 
-def make_tree(
+def make_tree(  # noqa: PLR0913 (the keywords of tests)
     root: Path,
     *,
     data_parallel: int = 2,

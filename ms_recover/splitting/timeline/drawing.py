@@ -6,6 +6,7 @@ Horizontal positions are percentages: the page zooms by changing the drawing's w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from math import ceil, floor
 
@@ -121,7 +122,8 @@ def draw_forwards(view: View, reports: Sequence[ForwardReport]) -> Markup:
             title = summary.forward_text(report)
             name += f" · {summary.seconds_text(report.seconds)}"
             kind += " gaps" if report.missing else " hurt" if report.lost else ""
-        bands.append(_bar(view, (began, ended), 28, kind, title, name, height=20))
+        bar = _Bar(began=began, ended=ended, y=28, height=20, kind=kind, title=title, label=name)
+        bands.append(_draw_bar(view, bar))
     return joined(bands)
 
 
@@ -191,7 +193,9 @@ def _outage(view: View, outage: Outage, y: int) -> Markup:
         return Markup()
     took = "not back" if back is None else summary.seconds_text(until - loss.at)
     title = f"device {loss.device} down from {loss.at:.3f} s: {took}"
-    return _bar(view, (loss.at, until), y, "down", title, f"down {took}" if back else "down", label_kind="red")
+    label = f"down {took}" if back else "down"
+    bar = _Bar(began=loss.at, ended=until, y=y, kind="down", title=title, label=label, label_kind="red")
+    return _draw_bar(view, bar)
 
 
 def _span(view: View, number: int, span: Span, y: int, several: bool) -> Markup:
@@ -200,17 +204,16 @@ def _span(view: View, number: int, span: Span, y: int, several: bool) -> Markup:
     kinds = [f"h{view.colours[span.call, span.rows]}", "chunk"]
     kinds += ["again"] if again else []
     kinds += [] if span.outcome == "done" else [span.outcome]
-    return _bar(
-        view,
-        (span.began, span.ended),
-        y,
-        " ".join(kinds),
-        summary.span_text(span, again),
-        f"p{span.part} {rows}" if several else rows,
+    bar = _Bar(
+        began=span.began,
+        ended=span.ended,
+        y=y,
+        kind=" ".join(kinds),
+        title=summary.span_text(span, again),
+        label=f"p{span.part} {rows}" if several else rows,
         hatched=span.outcome == "lost",
-        class_="s",
-        data_k=f"{span.call}-{rows}",
     )
+    return _draw_bar(view, bar, class_="s", data_k=f"{span.call}-{rows}")
 
 
 def _marks(view: View, events: Sequence[Event], y: int, top: int, bottom: int) -> list[Markup]:
@@ -246,30 +249,41 @@ def _percent(share: float) -> str:
     return f"{share * 100:.4f}".rstrip("0").rstrip(".") + "%"
 
 
-def _bar(
-    view: View,
-    times: tuple[float, float],
-    y: int,
-    kind: str,
-    title: str,
-    label: str,
-    *,
-    height: int = _BOX,
-    label_kind: str = "",
-    hatched: bool = False,
-    **attributes: str,
-) -> Markup:
-    """Return a box with a title and a label, which is hidden if it does not fit; the script decides after a zoom."""
-    x = view.x(times[0])
-    width = view.x(times[1]) - x
-    place = {"x": _percent(x), "width": _percent(width), "y": y, "height": height}
-    fits = width * _PIXELS >= len(label) * _CHARACTER + 6
-    classes = " ".join(filter(None, ("l", label_kind, "" if fits else "off")))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bar:
+    """A box with a title and a label."""
+
+    began: float
+    ended: float
+    y: int
+    height: int = _BOX
+    kind: str
+    title: str
+    label: str
+    label_kind: str = ""
+    hatched: bool = False
+
+
+def _draw_bar(view: View, bar: _Bar, **attributes: str) -> Markup:
+    """Return a box, whose label is hidden if it does not fit; the script decides after a zoom."""
+    x = view.x(bar.began)
+    width = view.x(bar.ended) - x
+    place = {"x": _percent(x), "width": _percent(width), "y": bar.y, "height": bar.height}
+    fits = width * _PIXELS >= len(bar.label) * _CHARACTER + 6
+    classes = " ".join(filter(None, ("l", bar.label_kind, "" if fits else "off")))
     return element(
         "g",
-        element("title", title),
-        element("rect", **place, class_=kind),
-        element("rect", **place, class_="hatch") if hatched else Markup(),
-        element("text", label, x=place["x"], dx=4, y=y + height // 2 + 4, data_w=f"{width:.6f}", class_=classes),
+        element("title", bar.title),
+        element("rect", **place, class_=bar.kind),
+        element("rect", **place, class_="hatch") if bar.hatched else Markup(),
+        element(
+            "text",
+            bar.label,
+            x=place["x"],
+            dx=4,
+            y=bar.y + bar.height // 2 + 4,
+            data_w=f"{width:.6f}",
+            class_=classes,
+        ),
         **attributes,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
@@ -22,6 +23,16 @@ from ms_recover.splitting.training.tape import Jitted, Recorded
 from ms_recover.worlds.tensors import raw
 
 _ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GivenValues:
+    """The arguments of a part: their structure, and the tensors in it."""
+
+    skeleton: Any
+    leaves: Sequence[Any]
+    wanted: int
+    """So many of the first tensors get gradients, which go back."""
 
 
 class TrainedPart:
@@ -77,12 +88,9 @@ class TrainedPart:
                 np.copyto(bytes_of(parameter), values)
         self._before = copies_of(self._others)
 
-    def forward(self, step: int, chunk: int, skeleton: Any, leaves: Sequence[Any], *, wanted: int) -> Recorded:
-        """Go forward over a chunk and keep it for the way back; return it with its outputs.
-
-        Gradients of its first `wanted` leaves go back.
-        """
-        self._open[chunk] = self._record(step, chunk, self._function(0), skeleton, leaves, wanted, again=self._again)
+    def forward(self, step: int, chunk: int, given: GivenValues) -> Recorded:
+        """Go forward over a chunk and keep it for the way back; return it with its outputs."""
+        self._open[chunk] = self._record(step, chunk, self._function(0), given, again=self._again)
         return self._open[chunk]
 
     def backward(self, step: int, chunk: int, sens: Sequence[Any]) -> list[Any]:
@@ -95,15 +103,13 @@ class TrainedPart:
             np.copyto(bytes_of(parameter), values)
         return inputs
 
-    def both(
-        self, step: int, chunk: int, skeleton: Any, leaves: Sequence[Any], weight: float, *, inputs: int, wanted: int
-    ) -> tuple[float, list[Any]]:
+    def both(self, step: int, chunk: int, given: GivenValues, weight: float, *, inputs: int) -> tuple[float, list[Any]]:
         """Go forward and back over a chunk in the last part; return its weighted loss and the gradients of its inputs.
 
         The first `inputs` arguments are the part's, the others go to the loss behind the output.
         """
         self.add_found()
-        recorded = self._record(step, chunk, self._function(inputs), skeleton, leaves, wanted, again=False)
+        recorded = self._record(step, chunk, self._function(inputs), given, again=False)
         loss = recorded.outputs[0] if len(recorded.outputs) == 1 else None
         if loss is None or int(np.prod(loss.shape)) != 1 or recorded.skeleton != ["tensor", 0]:
             raise UsageError("loss_fn has to return one number, the mean over the rows of its arguments")
@@ -194,11 +200,10 @@ class TrainedPart:
         self._found = None
         self._attempt = None
 
-    def _record(
-        self, step: int, chunk: int, function: Any, skeleton: Any, leaves: Sequence[Any], wanted: int, *, again: bool
-    ) -> Recorded:
+    def _record(self, step: int, chunk: int, function: Any, given: GivenValues, *, again: bool) -> Recorded:
         def record() -> Recorded:
             self._random.seed(step, chunk)
+            skeleton, leaves, wanted = given.skeleton, given.leaves, given.wanted
             return Recorded(function, self._weights, skeleton, leaves, wanted=wanted, recompute=again)
 
         found = record()
@@ -292,21 +297,14 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
     if fields.get("given"):
         tensors = [*relay.take(*fields["given"]), *tensors]
     if action == "forward":
-        recorded = part.forward(step, fields["chunk"], fields["skeleton"], tensors, wanted=fields["wanted"])
+        recorded = part.forward(step, fields["chunk"], GivenValues(fields["skeleton"], tensors, fields["wanted"]))
         return {"skeleton": recorded.skeleton, "layout": relay.put(fields["into"], recorded.outputs)}, []
     if action == "backward":
         gradients = part.backward(step, fields["chunk"], tensors)
         return {"layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
     if action == "both":
-        loss, gradients = part.both(
-            step,
-            fields["chunk"],
-            fields["skeleton"],
-            tensors,
-            fields["weight"],
-            inputs=fields["inputs"],
-            wanted=fields["wanted"],
-        )
+        given = GivenValues(fields["skeleton"], tensors, fields["wanted"])
+        loss, gradients = part.both(step, fields["chunk"], given, fields["weight"], inputs=fields["inputs"])
         if fields["path"]:
             part.hand_over(fields["path"])
         return {"loss": loss, "layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
