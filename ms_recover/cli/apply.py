@@ -48,14 +48,15 @@ if TYPE_CHECKING:
     help="Where no step is recoverable write the surviving parameters, as {name}.partial.ckpt; ends with 4 all the "
     "same.",
 )
-@takes_plan
+@takes_plan()
 @takes_peers
 @takes_homes
 @takes_scan
 @json_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913 (an option each)
     ctx: click.Context,
+    *,
     root_or_plan: str,
     dry_run: bool,
     jobs: int | None,

@@ -10,7 +10,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
-from ms_recover.cli.options import json_option, takes_audit, takes_homes, takes_scan
+from ms_recover.cli.options import json_option, takes_homes, takes_plan, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.topology import find_topology, topology_of_tree, topology_options, write_placement
 from ms_recover.cli.tree import cores, scan_tree
@@ -18,8 +18,11 @@ from ms_recover.cli.tree import cores, scan_tree
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
     from ms_recover.cli.topology import TopologyOptions
+    from ms_recover.engine.spread_tree import SpreadTree
     from ms_recover.model.audit import Audit
+    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import AuditOptions, PlanOptions, ScanOptions
+    from ms_recover.model.topology import Topology
 
 NOT_SURVIVED = 6
 """Exit code where a loss that must be survived is fatal."""
@@ -69,11 +72,12 @@ def parse_rate(text: str) -> float:
     metavar="FILE",
     help="Write a placement that survives, where one is found: a rank table where FILE ends in .json, else a hostfile.",
 )
-@takes_audit
+@takes_plan(without=("clean", "require_newest", "ranks", "follow"))
 @takes_homes
 @takes_scan
 @json_option
-def command(
+def command(  # noqa: PLR0913 (an option each)
+    *,
     root: str | None,
     survive: str,
     losses: int,
@@ -106,8 +110,14 @@ def command(
         raise click.UsageError(str(error), ctx) from None
     if root is None:
         made = _before(ctx, plan, scan, topology, wanted)
+    elif is_spread(root, engine):
+        with spread_tree(root, engine) as tree:
+            inventory = scan_spread(tree, scan, as_json=as_json)
+            places = topology_of_tree(inventory, topology, plan, tree.topology)
+            made = _audit(inventory, plan, places, wanted, tree, as_json=as_json)
     else:
-        made = _after(root, plan, scan, topology, engine, wanted, as_json=as_json)
+        inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
+        made = _audit(inventory, plan, topology_of_tree(inventory, topology, plan), wanted, as_json=as_json)
     gate, passed = named(made, gate), passes(made, gate)
     if as_json:
         from ms_recover.formats.audit_json import audit_to_json
@@ -127,30 +137,23 @@ def command(
     return _code(made, passed)
 
 
-def _after(
-    root: str,
+def _audit(
+    inventory: Inventory,
     plan: PlanOptions,
-    scan: ScanOptions,
-    topology: TopologyOptions,
-    engine: EngineOptions,
+    places: Topology | None,
     wanted: AuditOptions,
+    tree: SpreadTree | None = None,
     *,
     as_json: bool,
 ) -> Audit:
-    """Audit a tree, in this process or by the workers of an engine."""
+    """Audit what was scanned, in this process or by the workers of an engine."""
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
 
-    if not is_spread(root, engine):
-        inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
-        places = topology_of_tree(inventory, topology, plan)
-        with progress_bar("reading", None, as_json) as progress:
+    with progress_bar("reading", None, as_json) as progress:
+        if tree is None:
             return api.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
-    with spread_tree(root, engine) as tree:
-        inventory = scan_spread(tree, scan, as_json=as_json)
-        places = topology_of_tree(inventory, topology, plan, tree.topology)
-        with progress_bar("reading", None, as_json) as progress:
-            return api.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
+        return api.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
 
 
 def _before(

@@ -44,7 +44,7 @@ _BY_NAME = {
     "log-file": _SECTIONS[5],
     "help": _SECTIONS[5],
 }
-"""Sections of options that are no fields; all others are in "How it is done"."""
+"""Sections of options whose value has none; all others are in "How it is done"."""
 
 _VERBOSE, _LOG_FILE, _WORDS = "ms_recover.verbose", "ms_recover.log_file", "ms_recover.words"
 _ENVIRONMENT = (
@@ -159,7 +159,7 @@ def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def _section(option: click.Parameter) -> str:
-    if isinstance(option, FieldOption):
+    if isinstance(option, FieldOption) and option.target in _BY_TARGET:
         return _BY_TARGET[option.target]
     return _BY_NAME.get(max(option.opts, key=len).lstrip("-"), _SECTIONS[2])
 

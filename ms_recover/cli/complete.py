@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_complete, takes_scan
+from ms_recover.cli.options import json_option, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text
 from ms_recover.cli.tree import cores, scan_tree
 from ms_recover.errors import UsageError
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and from whom; write nothing.")
-@takes_complete
+@takes_plan(without=("clean", "lost", "newest", "require_newest", "quick", "ranks", "follow"))
 @takes_scan
 @json_option
-def command(
+def command(  # noqa: PLR0913 (an option each)
+    *,
     root: str,
     rank: int,
     output: str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_check, takes_scan
+from ms_recover.cli.options import json_option, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree
 
@@ -36,10 +36,11 @@ _LEAST_JOBS = 4
 @click.option(
     "--dry-run", is_flag=True, help="Prove the step, and say what would be sent; write nothing. Ends as the copy would."
 )
-@takes_check
+@takes_plan(without=("clean", "lost", "run", "newest", "require_newest", "quick", "ranks", "follow"))
 @takes_scan
 @json_option
-def command(
+def command(  # noqa: PLR0913 (an option each)
+    *,
     root: str,
     url: str,
     jobs: int | None,

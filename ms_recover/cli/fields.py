@@ -17,7 +17,7 @@ import click
 
 from ms_recover.cli.output import print_error
 
-Target = Literal["scan", "plan", "peers", "engine", "topology"]
+Target = Literal["scan", "plan", "peers", "engine", "topology", "wanted"]
 """The value that an option is a field of, by the name of the command's argument."""
 
 _AMBIENT = "MS_RECOVER_"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_history, takes_scan
+from ms_recover.cli.options import json_option, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores
 from ms_recover.errors import VerificationError
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 @click.option(
     "--last", metavar="N", type=click.IntRange(1), help="With --read: read the slices of the N newest steps only."
 )
-@takes_history
+@takes_plan(without=("step", "clean", "require_newest", "quick", "ranks", "follow"))
 @takes_scan
 @json_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913 (an option each)
     ctx: click.Context,
+    *,
     root: str,
     read: bool,
     last: int | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import takes_history, takes_scan
+from ms_recover.cli.options import takes_plan, takes_scan
 from ms_recover.cli.output import print_error
 from ms_recover.cli.topology import topology_of_tree, topology_options
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
@@ -57,9 +57,10 @@ _ENDING, _OURS = ".prom", b"# HELP ms_recover_"
     help="Give every series this label, to tell several trees apart. Repeatable.",
 )
 @topology_options
-@takes_history
+@takes_plan(without=("step", "clean", "require_newest", "quick", "ranks", "follow"))
 @takes_scan
-def command(
+def command(  # noqa: PLR0913 (an option each)
+    *,
     root: str,
     textfile: str | None,
     watch: float | None,

@@ -13,6 +13,8 @@ import click
 from ms_recover.cli.fields import Decorator, field_option, takes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ms_recover.model.axes import Axes
     from ms_recover.model.steps import Step
 
@@ -350,45 +352,35 @@ _SECURITY = (
 takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 """Add the options of a scan, and give the command ``scan: ScanOptions``."""
 
-_WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
+_OF_PLAN = {
+    "step": STEP,
+    "clean": CLEAN,
+    "lost": LOST,
+    "world_size": WORLD_SIZE,
+    "groups": GROUP,
+    "axes": AXES,
+    "order": ORDER,
+    "optimizer_shards": OPTIMIZER_SHARDS,
+    "run": RUN,
+    "newest": NEWEST,
+    "tolerate": TOLERATE,
+    "require_newest": REQUIRE_NEWEST,
+    "quick": QUICK,
+    "ranks": RANKS,
+    "follow": FOLLOW,
+}
 
-takes_plan = takes(
-    "plan",
-    _PLAN_OPTIONS,
-    STEP,
-    CLEAN,
-    LOST,
-    WORLD_SIZE,
-    *_WORD,
-    RUN,
-    NEWEST,
-    TOLERATE,
-    REQUIRE_NEWEST,
-    QUICK,
-    RANKS,
-    FOLLOW,
-)
-"""Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
-takes_audit = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, QUICK)
-"""Add the options of a plan that concern what may be lost, and give the command ``plan: PlanOptions``."""
+def takes_plan(*, without: Sequence[str] = ()) -> Decorator:
+    """Add the options of a plan, but those of some fields, and give the command ``plan: PlanOptions``.
 
-takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, TOLERATE)
-"""Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
+    A field that has no option here has its default.
+    """
+    options = dict(_OF_PLAN)
+    for name in without:
+        del options[name]
+    return takes("plan", _PLAN_OPTIONS, *options.values())
 
-takes_complete = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, RUN, TOLERATE)
-"""The same with the run of a slice, for a command that chooses the step."""
-
-takes_history = takes("plan", _PLAN_OPTIONS, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE)
-"""Add the options of a plan that concern the course of a run, and give the command ``plan: PlanOptions``."""
-
-takes_reshard = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, GROUP, RUN, NEWEST, TOLERATE, QUICK)
-"""Add the options of a plan that concern the source of a reshard, and give the command ``plan: PlanOptions``."""
-
-takes_report = takes(
-    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, FOLLOW
-)
-"""Add the options of a plan for this machine alone, and give the command ``plan: PlanOptions``."""
 
 SOURCE_PATTERN = _scan(
     "--source-pattern",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     example="recover-ckpt plan /checkpoints\nrecover-ckpt plan output --strategy 'strategy/rank_{rank}.ckpt'",
 )
 @click.argument("root", type=click.Path(readable=False))
-@takes_plan
+@takes_plan()
 @takes_peers
 @takes_homes
 @takes_scan
@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913 (an option each)
     ctx: click.Context,
+    *,
     root: str,
     output: str | None,
     explain: int | None,

@@ -12,7 +12,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.fields import words_of
-from ms_recover.cli.options import takes_report, takes_scan
+from ms_recover.cli.options import takes_plan, takes_scan
 from ms_recover.cli.output import print_text
 from ms_recover.cli.topology import topology_of_tree, topology_options
 from ms_recover.cli.tree import cores, log_plan, scan_tree
@@ -42,12 +42,13 @@ _HEAD = 4096
     show_default=True,
     help="Write the page here. Replaces nothing but an older page; - is standard output.",
 )
-@takes_report
+@takes_plan(without=("clean", "ranks"))
 @takes_scan
 @topology_options
 @click.pass_context
 def command(
     ctx: click.Context,
+    *,
     root: str,
     output: str,
     plan: PlanOptions,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, parse_axes, parse_order, parse_shards, takes_reshard, takes_source
+from ms_recover.cli.fields import field_option, takes
+from ms_recover.cli.options import json_option, parse_axes, parse_order, parse_shards, takes_plan, takes_source
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree
 
@@ -32,6 +35,26 @@ _MEMBERS = (
 )
 _COUNT = re.compile(r"\d{1,17}\Z", re.ASCII)
 _FRACTION = re.compile(r"\d{1,17}(\.\d{1,17})?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTexts:
+    """The output that is wanted, as it stands on the command line."""
+
+    to: str | None = None
+    axes: str | None = None
+    full: bool = False
+    order: str | None = None
+    shards: str | None = None
+    rename: tuple[str, ...] = ()
+    form: OutputFormat | None = None
+    common: tuple[str, ...] = ()
+    dtype: CastType | None = None
+    pattern: str | None = None
+    shard_size: str = "4GiB"
+
+
+_wanted = partial(field_option, "wanted")
 
 
 def parse_size(text: str) -> int:
@@ -63,32 +86,31 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     "recover-ckpt reshard /checkpoints --full --format safetensors -o /model",
 )
 @click.argument("root", type=click.Path(readable=False))
-@click.option(
+@_wanted(
     "--to",
-    "to",
     metavar="PATH",
     help="Strategy files of the job to come: one, or a folder of them, "
     "protobuf or JSON, a stage each or merged; or a metadata.json of MindFormers.",
 )
-@click.option(
+@_wanted(
     "--axes",
     metavar="SIZES",
     help="Instead: the sizes of its axes tp (or mp), cp, dp and pp, for example "
     "tp=2,dp=4; parameters are cut over the same axes as in ROOT.",
 )
-@click.option("--full", is_flag=True, help="Instead: one checkpoint of whole parameters.")
-@click.option(
+@_wanted("--full", is_flag=True, help="Instead: one checkpoint of whole parameters.")
+@_wanted(
     "--order",
     metavar="AXES",
     help="With --axes: the axis that neighbouring ranks differ in first, of both jobs; default: tp,cp,ep,dp,pp.",
 )
-@click.option(
+@_wanted(
     "--optimizer-shards",
-    "shards",
+    field="shards",
     metavar="N",
     help="With --axes: optimizer shards of the job to come, or all; default: as in ROOT where that is clear.",
 )
-@click.option(
+@_wanted(
     "--rename",
     metavar="OLD=NEW",
     multiple=True,
@@ -101,34 +123,34 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     type=click.Path(file_okay=False, readable=False),
     help="Folder to write: a new one, an empty one, or one that this command began. Outside ROOT.",
 )
-@click.option(
+@_wanted(
     "--format",
-    "form",
+    field="form",
     metavar="FORMAT",
     type=click.Choice(["ckpt", "safetensors", "mindformers"]),
     help="ckpt or safetensors, as MindSpore saves them, or mindformers, an iteration of its new format; default: that "
     "of ROOT.",
 )
-@click.option(
+@_wanted(
     "--common",
     metavar="NAME=NUMBER",
     multiple=True,
     help="For mindformers: a member of common.json that ROOT does not state, or that changes; step_num is "
     "the iteration. Repeatable.",
 )
-@click.option(
+@_wanted(
     "--dtype",
     metavar="TYPE",
     type=click.Choice(["bfloat16", "float16", "float32"]),
     help="Cast floating-point parameters of the network: bfloat16, float16 or float32, rounded to the nearest. "
     "Default: as in ROOT. Optimizer states keep their type.",
 )
-@click.option(
+@_wanted(
     "--pattern",
     metavar="PATTERN",
     help="Where slices lie below OUT, with {rank} {prefix} {epoch} {step}; default: as below ROOT.",
 )
-@click.option(
+@_wanted(
     "--shard-size",
     metavar="SIZE",
     default="4GiB",
@@ -159,10 +181,12 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     "with ROOT. Or do not even read each file back. Default: each file is read back.",
 )
 @click.option("--jobs", type=click.IntRange(1, 256), help=f"Threads; default: two a core, at most {_MOST_JOBS}.")
-@takes_reshard
+@takes_plan(without=("clean", "axes", "order", "optimizer_shards", "require_newest", "ranks", "follow"))
 @takes_source
+@takes("wanted", f"{__name__}:WantedTexts")
 @json_option
-def command(
+def command(  # noqa: PLR0913 (an option each)
+    *,
     root: str,
     output: str | None,
     only_plan: bool,
@@ -174,7 +198,7 @@ def command(
     as_json: bool,
     plan: PlanOptions,
     scan: ScanOptions,
-    **wanted: Any,
+    wanted: WantedTexts,
 ) -> int:
     """Cut the slices of ROOT anew for other ranks, or put whole parameters together, in OUT.
 
@@ -185,7 +209,7 @@ def command(
     from ms_recover.reporting.reshard_text import reshard_outcome_text, reshard_plan_text
 
     ctx = click.get_current_context()
-    options = _options(ctx, **wanted)
+    options = _options(ctx, wanted)
     if output == "" or (output is None and not only_plan):
         raise click.UsageError("-o OUT is missing: name the folder to write, or look first with --plan", ctx)
     if output is not None:
@@ -231,53 +255,39 @@ def command(
     return outcome.exit_code
 
 
-def _options(
-    ctx: click.Context,
-    *,
-    to: str | None,
-    axes: str | None,
-    full: bool,
-    order: str | None,
-    shards: str | None,
-    rename: tuple[str, ...],
-    form: OutputFormat | None,
-    common: tuple[str, ...],
-    dtype: CastType | None,
-    pattern: str | None,
-    shard_size: str,
-) -> ReshardOptions:
+def _options(ctx: click.Context, given: WantedTexts) -> ReshardOptions:
     """Return what is wanted; a usage error when it is not one thing, or an option does not go with it."""
     from ms_recover.model.axes import DEFAULT_ORDER
     from ms_recover.model.reshard import ReshardOptions
     from ms_recover.planning.resharding.rename import parse_rules
 
-    if [to is not None, axes is not None, full].count(True) != 1:
+    if [given.to is not None, given.axes is not None, given.full].count(True) != 1:
         raise click.UsageError("name the target once: --to PATH, --axes SIZES or --full", ctx)
-    for name, given in (("--order", order), ("--optimizer-shards", shards)):
-        if given is not None and axes is None:
+    for name, text in (("--order", given.order), ("--optimizer-shards", given.shards)):
+        if text is not None and given.axes is None:
             raise click.UsageError(f"{name} goes with --axes alone", ctx)
-    if full and pattern is not None:
+    if given.full and given.pattern is not None:
         raise click.UsageError("--pattern is for the slices of ranks, and --full writes none", ctx)
     sized = ctx.get_parameter_source("shard_size") is click.core.ParameterSource.COMMANDLINE
-    if sized and (form == "mindformers" or not full):
+    if sized and (given.form == "mindformers" or not given.full):
         raise click.UsageError("--shard-size goes with --full alone, and not with --format mindformers", ctx)
-    if pattern is not None and form == "mindformers":
+    if given.pattern is not None and given.form == "mindformers":
         raise click.UsageError("--pattern: MindFormers' format has its own names for files", ctx)
-    if common and form not in (None, "mindformers"):
+    if given.common and given.form not in (None, "mindformers"):
         raise click.UsageError("--common goes with --format mindformers alone", ctx)
     try:
         return ReshardOptions(
-            strategy=to,
-            axes=parse_axes(axes) if axes is not None else None,
-            order=parse_order(order) if order is not None else DEFAULT_ORDER,
-            optimizer_shards=parse_shards(shards) if shards is not None else 0,
-            full=full,
-            shard_size=parse_size(shard_size),
-            rename=parse_rules(rename),
-            form=form,
-            pattern=pattern,
-            common=parse_members(common),
-            dtype=dtype,
+            strategy=given.to,
+            axes=parse_axes(given.axes) if given.axes is not None else None,
+            order=parse_order(given.order) if given.order is not None else DEFAULT_ORDER,
+            optimizer_shards=parse_shards(given.shards) if given.shards is not None else 0,
+            full=given.full,
+            shard_size=parse_size(given.shard_size),
+            rename=parse_rules(given.rename),
+            form=given.form,
+            pattern=given.pattern,
+            common=parse_members(given.common),
+            dtype=given.dtype,
         )
     except ValueError as error:
         raise click.UsageError(str(error), ctx) from None

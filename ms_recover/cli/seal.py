@@ -9,7 +9,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
-from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_engine, takes_scan
+from ms_recover.cli.options import json_option, parse_ranks, takes_engine, takes_plan, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree, verification_code
 from ms_recover.errors import UsageError
@@ -44,13 +44,14 @@ if TYPE_CHECKING:
     help="With --watch: the ranks whose slices lie below ROOT, for example 8-15; default: all of the world.",
 )
 @click.option("--dry-run", is_flag=True, help="Judge the slices, and say which manifests are missing; write none.")
-@takes_check
+@takes_plan(without=("clean", "lost", "run", "newest", "require_newest", "quick", "ranks", "follow"))
 @takes_engine
 @takes_scan
 @json_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913 (an option each)
     ctx: click.Context,
+    *,
     root: str,
     watch: bool,
     quiet_for: float,
@@ -73,7 +74,7 @@ def command(
         raise click.UsageError("--dry-run looks once: leave --watch out", ctx)
     if watch:
         check_local(ctx)
-        return _watch(root, quiet_for, interval, _ranks(ranks), as_json, plan, scan)
+        return _watch(root, scan, replace(plan, ranks=_ranks(ranks)), quiet_for, interval, as_json=as_json)
     _refuse_watch_options()
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
@@ -108,15 +109,8 @@ def command(
     return verification_code(found)
 
 
-def _watch(
-    root: str,
-    quiet_for: float,
-    interval: float,
-    ranks: frozenset[int] | None,
-    as_json: bool,
-    plan: PlanOptions,
-    scan: ScanOptions,
-) -> int:
+def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, interval: float, *, as_json: bool) -> int:
+    """Seal steps as they come, until this process is ended."""
     import time
 
     from ms_recover.stores.urls import is_url, shown_url
@@ -137,7 +131,7 @@ def _watch(
     Watch(
         root=root,
         scanning=scan,
-        judging=replace(plan, ranks=ranks),
+        judging=plan,
         quiet_for=quiet_for,
         interval=interval,
         jobs=cores(),

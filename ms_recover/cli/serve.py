@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @takes_security
 @takes_scan
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: at the start and at the end.")
-def command(
-    root: str, bind: str, port: int, idle: float | None, as_json: bool, peers: PeerOptions, scan: ScanOptions
+def command(  # noqa: PLR0913 (an option each)
+    *, root: str, bind: str, port: int, idle: float | None, as_json: bool, peers: PeerOptions, scan: ScanOptions
 ) -> int:
     """Serve ROOT over HTTP, to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 

@@ -8,7 +8,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
-from ms_recover.cli.options import json_option, takes_check, takes_engine, takes_scan
+from ms_recover.cli.options import json_option, takes_engine, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree, verification_code
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 @click.command(name="verify", cls=Command, example="recover-ckpt verify /checkpoints --deep")
 @click.argument("root", type=click.Path(readable=False))
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
-@takes_check
+@takes_plan(without=("clean", "lost", "run", "newest", "require_newest", "quick", "ranks", "follow"))
 @takes_engine
 @takes_scan
 @json_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913 (an option each)
     ctx: click.Context,
+    *,
     root: str,
     deep: bool,
     as_json: bool,

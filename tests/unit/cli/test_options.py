@@ -63,7 +63,7 @@ def received():
     values = {}
 
     @click.command()
-    @takes_plan
+    @takes_plan()
     @takes_peers
     @takes_homes
     @takes_scan
@@ -193,3 +193,13 @@ def test_help_lists_every_command_and_exit_code():
         assert re.search(rf"^  {name} +{re.escape(line)}$", done.output, re.MULTILINE)
     for code in ("0", "1", "2", "3", "4", "5", "130", "143"):
         assert f"\n    {code} " in done.output
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(PlanOptions) if field.name != "experiments"])
+def test_a_field_that_is_left_out_has_no_option_and_the_others_have(field):
+    def taken(without):
+        command = click.command()(takes_plan(without=without)(lambda **given: 0))
+        return [option.field for option in command.params]
+
+    assert taken(()).count(field) == 1
+    assert taken((field,)) == [name for name in taken(()) if name != field]
