@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # the name that type checkers know, without the cost of i
 if TYPE_CHECKING:
     from ms_recover.verbs.audit import audit, audit_claims, count_ranks_of_claims, read_claims
     from ms_recover.verbs.backup import copy, open_target
-    from ms_recover.verbs.complete import complete, complete_iteration
+    from ms_recover.verbs.complete import complete
     from ms_recover.verbs.history import history
     from ms_recover.verbs.metrics import measure
     from ms_recover.verbs.recover import apply, check, explain, plan
@@ -34,7 +34,6 @@ __all__ = [
     "check",
     "check_output",
     "complete",
-    "complete_iteration",
     "copy",
     "count_ranks_of_claims",
     "describe",
@@ -56,7 +55,7 @@ if not TYPE_CHECKING:
     _ROOMS = {
         "audit": ("audit", "audit_claims", "count_ranks_of_claims", "read_claims"),
         "backup": ("copy", "open_target"),
-        "complete": ("complete", "complete_iteration"),
+        "complete": ("complete",),
         "history": ("history",),
         "metrics": ("measure",),
         "recover": ("apply", "check", "explain", "plan"),

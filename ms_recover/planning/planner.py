@@ -349,6 +349,11 @@ def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
     return tuple(_judge(planned.tree, candidate_at(facts, one.step, one)) for one in facts.saved[:most])
 
 
+def judge_step_of(planned: Planned, step: Step) -> JudgedStep:
+    """Return the verdict of each rank at a step of a planned tree, as `judge_every_step` does."""
+    return _judge(planned.tree, candidate_at(planned.tree.facts, step))
+
+
 def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
     judged = assess_candidate(tree, candidate)
     found = judged.value

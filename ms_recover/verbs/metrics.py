@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMetrics
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
-from ms_recover.model.plan import Plan
+from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.planning.planner import judge_step_of
 from ms_recover.verbs.audit import audit, audit_planned
-from ms_recover.verbs.recover import plan as make_plan
 from ms_recover.verbs.scan import scan
 from ms_recover.verbs.session import Session
 
@@ -61,21 +62,23 @@ def measure(
     planned = Session(inventory, options).planned
     plan = planned.plan
     newest = newest_step(plan)
-    shown = plan
+    ranks = plan.ranks
     if newest is not None and newest not in (plan.step, plan.considered):
-        shown = make_plan(inventory, replace(options, step=newest, clean=False))
+        ranks = judge_step_of(planned, newest).ranks
     wanted = AuditOptions(losses=1)
     if options.clean:  # a loss may cost less at a step that is not clean
         costs = audit(inventory, replace(options, clean=False), topology, wanted)
     else:
         costs = audit_planned(planned, topology, wanted)
-    made = make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
+    made = make_metrics(inventory, plan, ranks, costs, read_recovery_log(inventory.root))
     return replace(made, others=planned.tree.facts.text_of_others)
 
 
-def make_metrics(inventory: Inventory, plan: Plan, newest: Plan, audit: Audit, log: RecoveryLog) -> TreeMetrics:
-    """Return the figures; `newest` is the plan for the newest step of the run, which `plan` may have given up."""
-    states = Counter(rank.state for rank in newest.ranks)
+def make_metrics(
+    inventory: Inventory, plan: Plan, ranks: Sequence[RankVerdict], audit: Audit, log: RecoveryLog
+) -> TreeMetrics:
+    """Return the figures; `ranks` are the verdicts at the newest step of the run, which `plan` may have given up."""
+    states = Counter(rank.state for rank in ranks)
     hosts = audit.level(HOST)
     step = newest_step(plan)
     return TreeMetrics(

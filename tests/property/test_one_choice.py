@@ -119,10 +119,7 @@ def of_load(root: Path, options: PlanOptions, names: str | None = None) -> Answe
 
 def of_complete(inventory: Inventory, options: PlanOptions, rank: int) -> Answer:
     try:
-        if inventory.iterations:
-            written = api.complete_iteration(inventory, rank, options)
-        else:
-            written = (api.complete(inventory, rank, options),)
+        written = api.complete(inventory, rank, options)
     except UnrecoverableError:
         return Answer(passed_over=None)
     except VerificationError as error:
