@@ -1,6 +1,6 @@
 """The verbs of ms_recover: `scan` a tree, `plan` a recovery, `apply` it, `verify` what is there, and the others.
 
-Each loads its room on use.
+Each loads its module on use; one that needs no reading of slices is the function of its room.
 
 >>> from ms_recover import api
 >>> plan = api.plan(api.scan("/checkpoints"))       # doctest: +SKIP
@@ -14,15 +14,19 @@ from ms_recover.lazy import lazy_names
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
-    from ms_recover.verbs.audit import audit, audit_claims, count_ranks_of_claims, read_claims
-    from ms_recover.verbs.backup import copy, open_target
+    from ms_recover.execution.apply import check
+    from ms_recover.execution.backup_target import open_target
+    from ms_recover.scanning.claims import read_claims
+    from ms_recover.scanning.inspect import inspect
+    from ms_recover.scanning.scan import scan
+    from ms_recover.verbs.audit import audit, audit_claims, count_ranks_of_claims
+    from ms_recover.verbs.backup import copy
     from ms_recover.verbs.complete import complete
     from ms_recover.verbs.history import history
     from ms_recover.verbs.metrics import measure
-    from ms_recover.verbs.recover import apply, check, explain, plan
+    from ms_recover.verbs.recover import apply, explain, plan
     from ms_recover.verbs.report import describe
     from ms_recover.verbs.reshard import check_output, plan_reshard, reshard
-    from ms_recover.verbs.scan import inspect, scan
     from ms_recover.verbs.several_trees import SeveralTrees
     from ms_recover.verbs.verify import seal, verify
 
@@ -52,19 +56,23 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _ROOMS = {
-        "audit": ("audit", "audit_claims", "count_ranks_of_claims", "read_claims"),
-        "backup": ("copy", "open_target"),
-        "complete": ("complete",),
-        "history": ("history",),
-        "metrics": ("measure",),
-        "recover": ("apply", "check", "explain", "plan"),
-        "report": ("describe",),
-        "reshard": ("check_output", "plan_reshard", "reshard"),
-        "scan": ("inspect", "scan"),
-        "several_trees": ("SeveralTrees",),
-        "verify": ("seal", "verify"),
+    _HOMES = {
+        "execution.apply": ("check",),
+        "execution.backup_target": ("open_target",),
+        "scanning.claims": ("read_claims",),
+        "scanning.inspect": ("inspect",),
+        "scanning.scan": ("scan",),
+        "verbs.audit": ("audit", "audit_claims", "count_ranks_of_claims"),
+        "verbs.backup": ("copy",),
+        "verbs.complete": ("complete",),
+        "verbs.history": ("history",),
+        "verbs.metrics": ("measure",),
+        "verbs.recover": ("apply", "explain", "plan"),
+        "verbs.report": ("describe",),
+        "verbs.reshard": ("check_output", "plan_reshard", "reshard"),
+        "verbs.several_trees": ("SeveralTrees",),
+        "verbs.verify": ("seal", "verify"),
     }
     __getattr__, __dir__ = lazy_names(
-        __name__, {name: f"ms_recover.verbs.{room}" for room, names in _ROOMS.items() for name in names}
+        __name__, {name: f"ms_recover.{home}" for home, names in _HOMES.items() for name in names}
     )

@@ -33,10 +33,17 @@ from ms_recover.stores.urls import is_url, open_store
 _log = logging.getLogger(__name__)
 
 
-def check_plan(plan: Plan) -> None:
+def check(plan: Plan) -> None:
     """Check that a plan can be carried out: recoverable, with right targets, and its sources as it saw them.
 
-    Errors are those of `ms_recover.api.check`, and a FormatError when a target names another rank or step.
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    MissingInputError, VerificationError
+        When a source is missing or has changed.
+    FormatError
+        When a target names another rank or step.
     """
     check_recoverable(plan.step, plan.root)
     check_names(plan)

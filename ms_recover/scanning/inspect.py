@@ -24,10 +24,10 @@ _DOCUMENTS = {METADATA_NAME: "metadata", COMMON_NAME: "common", TRACKER_NAME: "t
 _UNDECIDED = ("json", "unknown", "empty", "zeros")
 
 
-def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a file, by its path or URL, and list its contents; damage is listed in the ``problems``.
+def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
+    """Identify a slice, ``group_info.pb``, strategy file or document of MindFormers, and list contents and problems.
 
-    With `crc`, a slice that has a CRC is read from end to end.
+    With `crc` the CRC of a slice that has one is checked, which reads the whole file. The path may be a URL.
 
     Raises
     ------

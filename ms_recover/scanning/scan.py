@@ -52,7 +52,25 @@ def scan(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Inventory:
-    """Take stock of a checkpoint tree, by its path or URL; as `scan_store`, and errors as for `open_store` too."""
+    """List the slices, rank lists, strategy files and manifests of a checkpoint tree, sorted.
+
+    Parameters
+    ----------
+    root : str or path
+        A directory with a directory for each rank, or the URL of one: see docs/stores.md. Of a distant tree no slice is
+        read whole: CRCs are left to what reads slices.
+    options : ScanOptions
+        How the tree is laid out.
+    stop : callable, optional
+        Asked now and then; True ends a CRC check early.
+    progress : callable, optional
+        See `ms_recover.model.progress.Progress`; the bytes read to check CRCs.
+
+    Raises
+    ------
+    MsRecoverError
+        As `scan_store`, and when the store of the root cannot be opened.
+    """
     with open_store(root) as store:
         return scan_store(store, options, stop=stop, progress=progress)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.model.contents import Reader
 from ms_recover.model.inventory import Inventory
-from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
 from ms_recover.verbs.session import Session
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def audit(
+def audit(  # noqa: PLR0913 (the keywords of programs)
     inventory: Inventory,
     options: PlanOptions = DEFAULT_PLAN,
     topology: Topology | None = None,
@@ -150,19 +150,6 @@ def _with_size(inventory: Inventory, options: PlanOptions) -> PlanOptions:
     from ms_recover.planning.redundancy.axes import count_ranks
 
     return replace(options, world_size=count_ranks(options.axes)[0])
-
-
-def read_claims(options: ScanOptions) -> Inventory:
-    """Read the strategy files and rank lists that options name, where there is no tree yet.
-
-    Raises
-    ------
-    MissingInputError, FormatError
-        When an option names nothing, or a malformed file.
-    """
-    from ms_recover.scanning.claims import read_claims as read
-
-    return read(options)
 
 
 def evidence_of(inventory: Inventory, options: PlanOptions) -> str:

@@ -35,13 +35,11 @@ from ms_recover.verbs.recover import plan as make_plan
 from ms_recover.verbs.session import Session
 from ms_recover.verbs.verify import check_step_there, compare_read
 
-__all__ = ["copy", "open_target"]
-
 _log = logging.getLogger(__name__)
 _MOST_NAMED = 3
 
 
-def copy(
+def copy(  # noqa: PLR0913 (the keywords of programs)
     inventory: Inventory,
     target: str | Store,
     options: PlanOptions = DEFAULT_PLAN,

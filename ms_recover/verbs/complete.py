@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def complete(
+def complete(  # noqa: PLR0913 (the keywords of programs)
     inventory: Inventory,
     rank: int,
     options: PlanOptions = DEFAULT_PLAN,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ms_recover.model.history import History, OddValues
 
 
-def history(
+def history(  # noqa: PLR0913 (the keywords of programs)
     tree: Inventory | str | os.PathLike[str],
     options: PlanOptions = DEFAULT_PLAN,
     *,

@@ -19,8 +19,8 @@ from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, P
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import judge_step_of
+from ms_recover.scanning.scan import scan
 from ms_recover.verbs.audit import audit, audit_planned
-from ms_recover.verbs.scan import scan
 from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The verbs that recover a tree: plan, explain, check, apply.
+"""The verbs that recover a tree: plan, explain, apply.
 
 Each imports on use what the others do not need, so that a plan loads nothing that only writing needs.
 
@@ -67,11 +67,7 @@ def plan(
     ContradictionError
         When rank lists contradict each other.
     """
-    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
-    made = with_obstacles(planned.plan, options.follow)
-    if options.require_newest:
-        refuse_older_step(made)
-    return made
+    return _plan(Session(inventory, options, jobs=jobs, progress=progress, read=read))[0]
 
 
 def explain(
@@ -92,32 +88,26 @@ def explain(
     OlderStepError, MissingInputError, ContradictionError
         As `plan` does; an OlderStepError has the explanation too.
     """
-    from ms_recover.planning.explain import explain_planned
+    made, explanation = _plan(Session(inventory, options, jobs=jobs, progress=progress, read=read), rank)
+    assert explanation is not None
+    return made, explanation
 
-    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
-    explanation = explain_planned(planned, rank)
+
+def _plan(session: Session, rank: int | None = None) -> tuple[Plan, Explanation | None]:
+    """Return the plan with its obstacles, and of one rank the explanation; raise OlderStepError where it is refused."""
+    planned, options = session.planned, session.options
+    explanation = None
+    if rank is not None:
+        from ms_recover.planning.explain import explain_planned
+
+        explanation = explain_planned(planned, rank)
     made = with_obstacles(planned.plan, options.follow)
     if options.require_newest:
         refuse_older_step(made, explanation)
     return made, explanation
 
 
-def check(plan: Plan) -> None:
-    """Check that a plan can be carried out: it is recoverable and its sources have not changed.
-
-    Raises
-    ------
-    UnrecoverableError
-        When the plan has no step.
-    MissingInputError, VerificationError
-        When a source is missing or has changed.
-    """
-    from ms_recover.execution.apply import check_plan
-
-    check_plan(plan)
-
-
-def apply(
+def apply(  # noqa: PLR0913 (the keywords of programs)
     plan: Plan,
     *,
     jobs: int = 1,
@@ -194,10 +184,10 @@ def with_obstacles(plan: Plan, follow: Sequence[str] = (), *, elsewhere: Collect
     UsageError
         When a directory that links may lead to is none.
     """
-    for one in follow:
-        if not os.path.isdir(one):
-            raise UsageError(f"--follow {one} is no directory of this host: name the one that links lead to")
-    plan = replace(plan, follow=tuple(dict.fromkeys(os.path.realpath(one) for one in follow)))
+    for directory in follow:
+        if not os.path.isdir(directory):
+            raise UsageError(f"--follow {directory} is no directory of this host: name the one that links lead to")
+    plan = replace(plan, follow=tuple(dict.fromkeys(map(os.path.realpath, follow))))
     if not plan.changes_anything:
         return plan
     from ms_recover.execution.targets import judge_now  # which a plan that changes nothing does not need

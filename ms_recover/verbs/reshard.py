@@ -59,7 +59,7 @@ def _folder(output: str | os.PathLike[str]) -> str:
     return os.path.abspath(output)
 
 
-def plan_reshard(
+def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
     inventory: Inventory,
     output: str | os.PathLike[str],
     wanted: ReshardOptions,
@@ -177,7 +177,7 @@ def _plan_read(
     return session.read_until_known(judge, required)
 
 
-def reshard(
+def reshard(  # noqa: PLR0913 (the keywords of programs)
     plan: ReshardPlan,
     *,
     jobs: int = 1,

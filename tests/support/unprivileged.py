@@ -17,7 +17,7 @@ import ms_recover.execution.apply, ms_recover.execution.seal, ms_recover.plannin
 import ms_recover.formats.manifest_json, ms_recover.formats.plan_json, ms_recover.formats.report_json
 import ms_recover.planning.judging.verification, ms_recover.planning.planner, ms_recover.scanning.scan
 from ms_recover import api
-from ms_recover.verbs import audit, backup, complete, history, recover, scan, verify
+from ms_recover.verbs import audit, backup, complete, history, recover, verify
 from ms_recover.errors import *
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.model.groups import GroupInfo
