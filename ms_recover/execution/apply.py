@@ -67,6 +67,7 @@ def apply_plan(plan: Plan, options: ApplyOptions = ApplyOptions()) -> Outcome:  
         return apply_at_url(plan, options)
     step = options.step_of(plan)
     check_names(plan)
+    # Recoveries of some ranks each may run at a time on several nodes; one of all ranks runs alone, or not at all.
     whole, timeout = options.ranks is None, options.lock_timeout
     with lock_tree(plan.root, shared=not whole, timeout=0 if whole else timeout):
         judged = judge_now(plan, ranks=options.ranks, elsewhere=options.sources)
@@ -75,12 +76,12 @@ def apply_plan(plan: Plan, options: ApplyOptions = ApplyOptions()) -> Outcome:  
         context = ActionContext(
             root=plan.root,
             follow=plan.follow,
-            refused={one.path: one for one in judged.obstacles},
+            refused={obstacle.path: obstacle for obstacle in judged.obstacles},
             elsewhere=options.sources,
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,
-            lost=frozenset(one.rank for one in plan.ranks if one.state == "lost"),
+            lost=frozenset(rank.rank for rank in plan.ranks if rank.state == "lost"),
             verify=options.verify,
             syncs=DirectorySyncs(),
             journal=Journal(plan.root) if whole else None,
@@ -88,7 +89,7 @@ def apply_plan(plan: Plan, options: ApplyOptions = ApplyOptions()) -> Outcome:  
             stop=options.stop,
         )
         outcome = carry_out(plan, step, _Directory(plan, step, context), options)
-        if context.journal is not None:
+        if context.journal is not None:  # alone in the tree, so that no temporary file belongs to another recovery
             for folder in sorted(_folders(plan, options.actions_of(plan))):
                 _remove_leftovers(folder)
             context.journal.close(complete=not outcome.failed)

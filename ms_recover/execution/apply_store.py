@@ -57,7 +57,7 @@ def apply_at_url(plan: Plan, options: ApplyOptions) -> Outcome:
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,
-            lost=frozenset(one.rank for one in plan.ranks if one.state == "lost"),
+            lost=frozenset(rank.rank for rank in plan.ranks if rank.state == "lost"),
             verify=options.verify,
             progress=options.progress,
             stop=options.stop,

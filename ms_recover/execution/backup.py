@@ -92,28 +92,30 @@ def files_of_step(
     path of the slice; `states` the digests of sound state files, by the same. The documents of MindFormers that name
     another step are left out.
     """
-    found: list[Given] = []
+    taken: list[Given] = []
     for file in inventory.slices:
         if file.step == step and file.path in digests:
             known, seen = FileState(file.size, file.mtime_ns), read(file.path)
-            found.append(Given(path=file.path, state=known, digest=digests[file.path], read=seen))
+            taken.append(Given(path=file.path, state=known, digest=digests[file.path], read=seen))
             beside = file.path + MANIFEST_SUFFIX
             made = manifests.get(file.path)
             state = None if made is None else FileState(len(made), file.mtime_ns)
-            found.append(Given(path=beside, state=state, data=made))
+            taken.append(Given(path=beside, state=state, data=made))
             if file.path in states:
-                found.append(Given(path=file.path + STATE_SUFFIX, digest=states[file.path], read=True))
-    others = [one.path for one in inventory.group_files if one.info is not None]
-    others += [one.path for one in inventory.strategy_files]
+                taken.append(Given(path=file.path + STATE_SUFFIX, digest=states[file.path], read=True))
+    others = [file.path for file in inventory.group_files if file.info is not None]
+    others += [file.path for file in inventory.strategy_files]
     others += [meta.path for meta in inventory.meta_files if meta.step == step]
     for iteration in inventory.iterations:
         if iteration.step == step:
-            others += [one.path for one in (iteration.metadata, iteration.common) if one.value is not None]
+            others += [
+                document.path for document in (iteration.metadata, iteration.common) if document.value is not None
+            ]
     if inventory.tracker is not None and inventory.tracker.value == step.step and step.is_iteration:
         others.append(inventory.tracker.path)
-    taken = {one.path for one in found}
-    return found + [
-        Given(path=path) for path in dict.fromkeys(others) if not path.startswith("/") and path not in taken
+    paths = {file.path for file in taken}
+    return taken + [
+        Given(path=path) for path in dict.fromkeys(others) if not path.startswith("/") and path not in paths
     ]
 
 
@@ -139,24 +141,26 @@ def copy_step(
         When no thread writes any more.
     """
     jobs, verify, dry_run, stop = options.jobs, options.verify, options.dry_run, threading.Event()
-    files = _in_threads(jobs, stop, lambda one: _look(source, one, stop.is_set), given)
+    files = _in_threads(jobs, stop, lambda file: _look(source, file, stop.is_set), given)
     whole = replace(index, files=tuple(sorted(files, key=lambda file: file.path)))
     where = index_path(whole)
     indexed = _is_index(target, where, whole)
     objects: dict[str, list[BackupFile]] = defaultdict(list)
     for file in files:
         objects[object_path(file.digest, file.size)].append(file)
-    total = sum(held[0].size for held in objects.values())
+    total = sum(equal[0].size for equal in objects.values())
     expect_bytes(options.progress, total)
-    copy = _Copy(source, target, {one.path: one for one in given}, stop.is_set, options)
+    # What an earlier run sent is not sent again; its index vouches for it, otherwise each object is looked at.
+    copy = _Copy(source, target, {file.path: file for file in given}, stop.is_set, options)
     look = verify or (verify is None and not indexed)
-    there = _in_threads(jobs, stop, lambda one: copy.holds(one[0], one[1][0], look), objects.items())
-    missing = [one for one, is_there in zip(objects.items(), there, strict=True) if not is_there]
-    sent = sum(held[0].size for _, held in missing)
+    present = _in_threads(jobs, stop, lambda named: copy.holds(named[0], named[1][0], look), objects.items())
+    missing = [named for named, is_present in zip(objects.items(), present, strict=True) if not is_present]
+    sent = sum(equal[0].size for _, equal in missing)
     check_room(target, sent)
     if not dry_run:
         mark(target)
-    _in_threads(jobs, stop, lambda one: copy.put(*one), missing)
+    _in_threads(jobs, stop, lambda named: copy.put(*named), missing)
+    # The index comes last: without it nothing of this counts.
     if not (indexed or dry_run):
         write(target, where, encode_index(whole))
     kept = len(objects) - len(missing)

@@ -117,6 +117,7 @@ class Place(ABC):
 
 def carry_out(plan: Plan, step: Step, place: Place, options: ApplyOptions) -> Outcome:
     """Carry out the phases of a plan in a place, and return what was done, with the gravest exit code."""
+    # Slices first. One that fails does not stop the others, which are worth having.
     actions, jobs = options.actions_of(plan), options.jobs
     results, problems = _run_all(actions, place, jobs)
     failed = {result.rank for result in results if result.status == "failed"}
@@ -243,16 +244,16 @@ def _write_small(
 ) -> tuple[list[str], list[Problem]]:
     """Write rank lists or records in threads; return the written ones, and the problems."""
 
-    def attempt(one: _WriteT) -> bool | Problem:
+    def attempt(due: _WriteT) -> bool | Problem:
         try:
-            wrote = write(one)
-            _log.info("rank %d: %s %s", one.rank, one.target, "written" if wrote else "left as it is")
+            wrote = write(due)
+            _log.info("rank %d: %s %s", due.rank, due.target, "written" if wrote else "left as it is")
             return wrote
         except (MsRecoverError, OSError) as error:
-            return Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
+            return Problem(f"writing {due.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
     ends = in_threads(jobs, attempt, writes)
-    written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
+    written = [due.target for due, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, Problem)]
 
 
@@ -276,13 +277,14 @@ def _set_aside(
 ) -> tuple[list[str], list[Problem]]:
     """Rename slices of steps that are given up, in threads; return their paths now, and the problems."""
 
-    def attempt(one: GivenUpSlice) -> str | Problem | None:
+    def attempt(given_up: GivenUpSlice) -> str | Problem | None:
+        rank = given_up.rank
         try:
-            path = rename(one)
+            path = rename(given_up)
         except (MsRecoverError, OSError) as error:
-            return Problem(f"rank {one.rank}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
+            return Problem(f"rank {rank}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
         if path is not None:
-            _log.warning("rank %d: %s is set aside as %s: %s", one.rank, one.path, path, one.reason)
+            _log.warning("rank %d: %s is set aside as %s: %s", rank, given_up.path, path, given_up.reason)
         return path
 
     ends = in_threads(jobs, attempt, slices)

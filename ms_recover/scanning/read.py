@@ -100,9 +100,10 @@ def read_store(store: Store, files: Sequence[SliceFile], reading: Reading = _PLA
     """
     total = sum(file.size for file in files)
     expect_bytes(reading.progress, total)
-    found = store.digests(files, reading.progress) if files and reading.read is digest_slice else None
-    if found is not None:
-        return replace(found, nan=_nan_everywhere(files, found.digests))
+    # A server of ours digests where the bytes lie; what keeps them has to read them here.
+    sent = store.digests(files, reading.progress) if files and reading.read is digest_slice else None
+    if sent is not None:
+        return replace(sent, nan=_nan_everywhere(files, sent.digests))
     jobs = reading.jobs if store.near else max(reading.jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
     reader = _Reader(store, reading)
@@ -112,16 +113,16 @@ def read_store(store: Store, files: Sequence[SliceFile], reading: Reading = _PLA
     failing: set[str] = set()
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
-        for file, one in zip(files, pool.map(reader.read, files), strict=True):
-            if isinstance(one, str):
-                problems[file.path] = one
-                failing |= {file.path} if isinstance(one, NotGiven) else set()
-                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, one)
+        for file, answer in zip(files, pool.map(reader.read, files), strict=True):
+            if isinstance(answer, str):
+                problems[file.path] = answer
+                failing |= {file.path} if isinstance(answer, NotGiven) else set()
+                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, answer)
             else:
-                digests[file.path] = one
+                digests[file.path] = answer
                 if (wrong := _state_problem(store, file, reader.stop.is_set)) is not None:
                     states[file.path] = wrong
-                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, one.file)
+                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, answer.file)
     finally:
         reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -27,6 +27,7 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.verification import judge_slices
 from ms_recover.scanning.read import Reading, read_store, state_problems
 from ms_recover.stores.store import Store
@@ -161,35 +162,19 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
     check_step_there(inventory, step)
     session = Session(inventory, replace(options, step=step), read=reading)
     parts, contents = compare_read(session), session.contents
-    strategies = {one.path: one.digest for one in inventory.strategy_files}
+    strategies = {file.path: file.digest for file in inventory.strategy_files}
     manifests: dict[str, bytes] = {}
     wrong: list[str] = []
     for compared in parts:
-        facts = compared.facts
-        for one, judged in judge_slices(compared).slices:
-            if one.path not in paths:
-                continue
-            if judged.status != "sound" or one.path not in contents.digests:
-                wrong.append(f"{one.path} {judged.status}: {judged.reason}")
-            elif one.manifest is None:
-                strategy = strategies.get(os.path.join(os.path.dirname(one.path), STRATEGY_NAME))
-                group = facts.groups.members.get(one.file.rank, (one.file.rank,))
-                read = contents.digests[one.path]
-                made = sealing(one.file, judged.evidence, group, facts.world.ranks, read, strategy)
-                manifests[one.path] = encode_manifest(made)
+        made, unsound = _manifests_to_make(compared, paths, contents, strategies)
+        manifests |= made
+        wrong += unsound
+    # What was presumed may be why: then the step is judged once more by its bytes.
     if wrong and reading.refute([file.path for file in inventory.slices]):
         return _whole_step(inventory, options, reading)
     if wrong:
         raise VerificationError(f"step {step} of {plan.root} is not proven: {list_some(wrong, _MOST_NAMED)}")
     digests = {path: contents.digests[path].file for path in paths if path is not None}
-    states = {
-        file.path: file.manifest.training.state_digest
-        for file in inventory.slices
-        if file.path not in contents.states
-        and file.manifest is not None
-        and file.manifest.training is not None
-        and file.manifest.training.state_digest is not None
-    }
     index = BackupIndex(
         step=step,
         run_id=plan.run_id or "",
@@ -198,7 +183,37 @@ def _whole_step(inventory: Inventory, options: PlanOptions, reading: _Reading) -
         made=int(time.time()),
         files=(),
     )
+    states = _sound_states(inventory, contents)
     return files_of_step(inventory, step, digests, reading.was_read, manifests, states), index
+
+
+def _manifests_to_make(
+    compared: Comparison, paths: Collection[str | None], contents: Contents, strategies: Mapping[str, str]
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the manifests of those slices of a part that have none, by path; and why others are not sound."""
+    facts, manifests, unsound = compared.facts, dict[str, bytes](), list[str]()
+    for facts_of_slice, check in judge_slices(compared).slices:
+        path, file = facts_of_slice.path, facts_of_slice.file
+        if path not in paths:
+            continue
+        if check.status != "sound" or path not in contents.digests:
+            unsound.append(f"{path} {check.status}: {check.reason}")
+        elif facts_of_slice.manifest is None:
+            strategy = strategies.get(os.path.join(os.path.dirname(path), STRATEGY_NAME))
+            group = facts.groups.members.get(file.rank, (file.rank,))
+            made = sealing(file, check.evidence, group, facts.world.ranks, contents.digests[path], strategy)
+            manifests[path] = encode_manifest(made)
+    return manifests, unsound
+
+
+def _sound_states(inventory: Inventory, contents: Contents) -> dict[str, str]:
+    """Return the digests of state files that are those which the manifests of their slices name."""
+    stated = {
+        file.path: file.manifest.training.state_digest
+        for file in inventory.slices
+        if file.manifest is not None and file.manifest.training is not None
+    }
+    return {path: digest for path, digest in stated.items() if digest is not None and path not in contents.states}
 
 
 def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan:
@@ -215,14 +230,14 @@ def _plan(inventory: Inventory, options: PlanOptions, reading: _Reading) -> Plan
 
 
 def _undone(plan: Plan) -> list[str]:
-    undone = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict != "keep"]
-    return undone + [f"{one.target}: {one.reason}" for one in plan.documents]
+    undone = [f"rank {rank.rank}: {rank.reason}" for rank in plan.ranks if rank.verdict != "keep"]
+    return undone + [f"{write.target}: {write.reason}" for write in plan.documents]
 
 
 def _proven_step(plan: Plan) -> Step:
     """Return the step of a plan that has nothing to do; errors as for `copy`."""
     if plan.step is None:
-        lost = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict == "unrecoverable"]
+        lost = [f"rank {rank.rank}: {rank.reason}" for rank in plan.ranks if rank.verdict == "unrecoverable"]
         why = list_some(plan.disagreements or lost, _MOST_NAMED)
         raise UnrecoverableError(f"no step of {plan.root} is proven, nothing was copied: {why}")
     undone = _undone(plan)

@@ -69,13 +69,13 @@ def history(  # noqa: PLR0913 (the keywords of programs)
             "--pattern"
         )
     facts = TreeFacts(inventory, options)
-    found = make_tree_history(facts)
+    by_manifests = make_tree_history(facts)
     if not read:
-        return found
-    return _with_values(found, facts, last, jobs, progress)
+        return by_manifests
+    return _with_values(by_manifests, facts, last, jobs, progress)
 
 
-def _with_values(found: History, tree: TreeFacts, last: int | None, jobs: int, progress: Progress | None) -> History:
+def _with_values(known: History, tree: TreeFacts, last: int | None, jobs: int, progress: Progress | None) -> History:
     """Return a history with what reading the slices of its steps shows."""
     from ms_recover.formats.finite import FLOATING
     from ms_recover.planning.history.values import ReadValues, choose_contents, find_odd_values
@@ -93,27 +93,28 @@ def _with_values(found: History, tree: TreeFacts, last: int | None, jobs: int, p
             progress(more)
 
     lock = threading.Lock()
-    steps = {one.step for one in found.steps[-last:]} if last else {one.step for one in found.steps}
+    steps = {agreed.step for agreed in (known.steps[-last:] if last else known.steps)}
     odd: list[OddValues] = []
     zeros: set[str] = set()
     unread: dict[str, str] = {}
-    with open_store(found.root) as store:
+    with open_store(known.root) as store:
         for facts in tree.every():
             moments = [moment for moment in find_moments(facts, tree) if moment.step in steps]
-            there = frozenset(file.path for file in facts.inventory.slices)
+            paths = frozenset(file.path for file in facts.inventory.slices)
             read = ReadValues()
-            while wanted := choose_contents(moments, there, FLOATING, read):
+            # Each contents once; where a slice cannot be read, another one that should hold the same is chosen.
+            while wanted := choose_contents(moments, paths, FLOATING, read):
                 read = read.with_found(wanted, read_values(store, wanted, jobs=jobs, progress=count))
             values, zero = find_odd_values(moments, read)
             odd += values
             zeros |= set(zero)
             unread |= read.unread
-    places = {one.step: place for place, one in enumerate(found.steps)}
+    places = {agreed.step: place for place, agreed in enumerate(known.steps)}
     return replace(
-        found,
+        known,
         read=True,
         read_bytes=total,
-        values=tuple(sorted(odd, key=lambda one: (places[one.first], one.parameter, one.kind))),
+        values=tuple(sorted(odd, key=lambda value: (places[value.first], value.parameter, value.kind))),
         zeros=tuple(sorted(zeros)),
         unread=tuple(f"{path}: {why}" for path, why in sorted(unread.items())),
     )

@@ -105,11 +105,11 @@ def number_of(inventory: Inventory, step: Step, run_id: str | None = None) -> in
     if step.is_iteration:
         return step.step
     own = [file.manifest for file in inventory.slices if file.step == step and file.manifest is not None]
-    own.sort(key=lambda one: one.run_id != (run_id or ""))
+    own.sort(key=lambda manifest: manifest.run_id != (run_id or ""))
     for manifest in own:
         if manifest.cumulative_step is not None:
             return manifest.cumulative_step
-    trained = (one.training.epoch_steps for one in own if one.training is not None)
+    trained = (manifest.training.epoch_steps for manifest in own if manifest.training is not None)
     epoch = next((steps for steps in trained if steps is not None), None)
     if epoch is None:
         epoch = max((file.step.step for file in inventory.slices), default=step.step)

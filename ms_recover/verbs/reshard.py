@@ -100,20 +100,12 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
     """
     folder = _folder(output)
     target = read_target(wanted.strategy) if wanted.strategy is not None else None
-    if wanted.dtype is not None:
-        check_castable()
-    if wanted.form is None and wanted.pattern is None and not wanted.full and inventory.iterations:
-        wanted = replace(wanted, form="mindformers")
-    if wanted.form == "mindformers" and wanted.pattern is not None:
-        raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
-    if wanted.pattern is not None:
-        _check_pattern(wanted.pattern)
+    wanted = _checked(wanted, inventory)
     session = Session(inventory, options, jobs=jobs, progress=progress)
-
     facts = session.facts
 
     def judge(step: Step, run: Run) -> Judged[ReshardPlan | None]:
-        if not any(one.counted_at(step) for one in facts.at(step)):
+        if not any(part.counted_at(step) for part in facts.at(step)):
             return Judged(step=step, run=run, value=None, why="every slice of it is of a rank that is declared lost")
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
         make = partial(
@@ -127,6 +119,7 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
             run=run,
         )
         plan, parts = _plan_read(session, step, run, make)
+        # Two slices may hold one region in pieces of other sizes: no digest compares them, their bytes do.
         if plan.overlaps:
             from ms_recover.execution.reshard_overlaps import find_unequal
 
@@ -141,15 +134,23 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
     plan = choice.shown.value
     if plan is None:
         refuse_empty(facts, choice.rejected)
-    rejected = tuple(one for one in choice.rejected if one.step != plan.step)
+    rejected = tuple(passed for passed in choice.rejected if passed.step != plan.step)
     return replace(plan, rejected_steps=rejected, warnings=(*filter(None, [facts.text_of_others]), *plan.warnings))
 
 
-def _check_pattern(pattern: str) -> None:
-    """Check that slices of a pattern are found by other commands, each rank's under its own name."""
-    Pattern.parse(pattern)
-    if any(part.startswith(".") for part in pattern.split("/")):
-        raise UsageError(f"pattern {pattern!r} has a hidden name, which no scan takes for a slice")
+def _checked(wanted: ReshardOptions, inventory: Inventory) -> ReshardOptions:
+    """Return what is wanted with its form, where that follows from the source; UsageError where it cannot be."""
+    if wanted.dtype is not None:
+        check_castable()
+    if wanted.form is None and wanted.pattern is None and not wanted.full and inventory.iterations:
+        wanted = replace(wanted, form="mindformers")
+    if wanted.form == "mindformers" and wanted.pattern is not None:
+        raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
+    if wanted.pattern is not None:  # other commands have to find the slices, each rank's under its own name
+        Pattern.parse(wanted.pattern)
+        if any(part.startswith(".") for part in wanted.pattern.split("/")):
+            raise UsageError(f"pattern {wanted.pattern!r} has a hidden name, which no scan takes for a slice")
+    return wanted
 
 
 def _plan_read(
@@ -161,7 +162,7 @@ def _plan_read(
     decide nothing while those that give something are right.
     """
     files = session.files_of(step)
-    proven = all(one.manifest is not None and one.manifest.provenance.proven for one in files)
+    proven = all(file.manifest is not None and file.manifest.provenance.proven for file in files)
     if not proven and not session.options.quick:
         session.read_step(step, run)
 
@@ -169,8 +170,8 @@ def _plan_read(
         parts = session.compared(step)
         return make(parts), parts
 
-    def required(found: tuple[ReshardPlan, list[Comparison]]) -> list[SliceFile]:
-        plan, _ = found
+    def required(made: tuple[ReshardPlan, list[Comparison]]) -> list[SliceFile]:
+        plan, _ = made
         taken = paths_taken(plan) if plan.complete else None
         return [file for file in files if taken is None or file.path in taken]
 

@@ -30,20 +30,7 @@ Kinds = Sequence[WeightKind | None]
 class Session:
     """A tree that was scanned, with the options of its operator, and what was read of its slices so far.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The result of `ms_recover.api.scan`.
-    options : PlanOptions
-        The operator's choices.
-    jobs : int
-        Threads that read.
-    progress : callable, optional
-        See `ms_recover.model.progress.Progress`.
-    read : callable, optional
-        Reads slices instead of threads of this process.
-    deep : bool
-        Read from the device instead of the page cache.
+    Parameters are those of `ms_recover.api.plan`; with `deep` slices are read from the device, not the page cache.
 
     Attributes
     ----------
@@ -90,7 +77,7 @@ class Session:
 
         What it rests on is read, until it rests on what was read. Errors are those of `ms_recover.api.plan`.
         """
-        tree, choice = self.read_until_known(self._choose, lambda found: required_reads(found[1]))
+        tree, choice = self.read_until_known(self._choose, lambda chosen: required_reads(chosen[1]))
         return plan_choice(tree, choice)
 
     def _choose(self) -> tuple[Parts, Choice[AssessedStep]]:
@@ -113,14 +100,15 @@ class Session:
         With ``quick`` in the options nothing is read.
         """
         while True:
-            found = judge()
-            if self.options.quick or not self.read(required(found)):
-                return found
+            judged = judge()
+            if self.options.quick or not self.read(required(judged)):
+                return judged
 
     def read_step(self, step: Step, run: Run, kinds: Kinds = ()) -> None:
         """Read the slices of a step, and of another step those that show whether one is outvoted rightly."""
         self.read(self.files_of(step, kinds))
-        trials = [trials_of(one, step, runs_alike(one.facts, step, run)[0]) for one in self.compared(step, kinds)]
+        parts = self.compared(step, kinds)
+        trials = [trials_of(compared, step, runs_alike(compared.facts, step, run)[0]) for compared in parts]
         self.read(file for files in trials for file in files)
 
     def files_of(self, step: Step | None, kinds: Kinds = ()) -> list[SliceFile]:

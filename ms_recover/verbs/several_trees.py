@@ -78,7 +78,7 @@ class SeveralTrees:
     ) -> None:
         self._access = Access.from_environment() if access is None else access
         self._timeout, self._min_rate = timeout, min_rate
-        self._sources = [Source.parse(one, self._access) for one in sources]
+        self._sources = [Source.parse(text, self._access) for text in sources]
         self._open = ExitStack()
         self.stores: list[Store] = []
         self.inventories: list[Inventory] = []
@@ -133,22 +133,23 @@ class SeveralTrees:
         MsRecoverError
             As `ms_recover.api.plan` does, and when a source cannot be reached any more.
         """
-        union = unite(local, self.inventories, [n for n, one in enumerate(self.stores) if isinstance(one, BackupStore)])
-
+        backups = [number for number, store in enumerate(self.stores) if isinstance(store, BackupStore)]
+        union = unite(local, self.inventories, backups)
         reading = Reading(jobs=jobs, progress=progress or (lambda count: None))
 
         def read(files: Sequence[SliceFile]) -> Contents:
             here = [file for file in files if file.path not in union.holders]
-            found = read_contents(local.root, here, reading)
+            contents = read_contents(local.root, here, reading)
             for number, store in enumerate(self.stores):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
-                    found = found.merged(self._read(store, theirs, reading))
-            return found
+                    contents = contents.merged(self._read(store, theirs, reading))
+            return contents
 
         session = Session(union.inventory, options, read=read)
         planned = session.planned
         explanation = None if explain is None else explain_planned(planned, explain)
+        # The plan is for all nodes; of its actions only those for this one are kept.
         names = [store.url for store in self.stores]
         made = cut_down(
             planned.plan, union, self._living_here(local, options, planned.plan), names, session.contents.digests

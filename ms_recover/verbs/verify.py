@@ -53,13 +53,13 @@ def verify(
 
     check_step_there(inventory, options.step)
     session = Session(inventory, options, jobs=jobs, progress=progress, read=read, deep=deep)
-    found = [make_verification(compared) for compared in compare_read(session)]
+    parts = [make_verification(compared) for compared in compare_read(session)]
     if inventory.iterations:
         from ms_recover.planning.document_check import check_documents
 
-        joined = join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
+        joined = join_verifications(inventory.root, parts, check_documents(inventory, options.step, parts))
     else:
-        joined = found[0]  # without what other trees do not need
+        joined = parts[0]  # without what other trees do not need
     note_verification(joined, inventory, options)
     return joined
 
@@ -94,13 +94,13 @@ def seal(
     for compared in parts:
         facts, judged = compared.facts, judge_slices(compared)
         sound = [
-            (one.file, found.evidence)
-            for one, found in judged.slices
-            if found.status == "sound" and one.manifest is None
+            (facts_of_slice.file, check.evidence)
+            for facts_of_slice, check in judged.slices
+            if check.status == "sound" and facts_of_slice.manifest is None
         ]
         sealed += seal(sound, facts.groups.members, facts.world.ranks, session.contents.digests)
-    found = [make_verification(compared, sealing=True) for compared in parts]
-    return tuple(sealed), join_verifications(inventory.root, found)
+    checked = [make_verification(compared, sealing=True) for compared in parts]
+    return tuple(sealed), join_verifications(inventory.root, checked)
 
 
 def compare_read(session: Session) -> list[Comparison]:
