@@ -21,6 +21,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
 from ms_recover.planning.explain import judge_complete
 from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import is_url, open_plain, open_store
 from ms_recover.verbs.session import Kinds, Session
@@ -117,7 +118,7 @@ def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAct
         why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {root}; {why}")
-    if (others := facts.text_of_others) is not None:
+    if (others := text_of_others(facts)) is not None:
         _log.warning("%s: %s", root, others)
     for text in texts_of_passed_over(choice.rejected):
         _log.warning("%s: %s; step %s is taken", root, text, choice.shown.step)

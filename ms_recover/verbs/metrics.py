@@ -17,6 +17,7 @@ from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMet
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
+from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.verbs.audit import audit, audit_planned
 from ms_recover.verbs.recover import plan as make_plan
 from ms_recover.verbs.scan import scan
@@ -70,7 +71,7 @@ def measure(
     else:
         costs = audit_planned(planned, topology, wanted)
     made = make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
-    return replace(made, others=planned.tree.facts.text_of_others)
+    return replace(made, others=text_of_others(planned.tree.facts))
 
 
 def make_metrics(inventory: Inventory, plan: Plan, newest: Plan, audit: Audit, log: RecoveryLog) -> TreeMetrics:

@@ -16,6 +16,7 @@ from ms_recover.planning.choice import AssessedStep, Choice, choose_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.judging.trials import trials_of
+from ms_recover.planning.lineage import RunRecord
 from ms_recover.planning.planner import Planned, plan_choice
 from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.runs import Run
@@ -44,6 +45,8 @@ class Session:
         Reads slices instead of threads of this process.
     deep : bool
         Read from the device instead of the page cache.
+    known_runs : sequence of RunRecord
+        Runs that are known from elsewhere.
 
     Attributes
     ----------
@@ -65,12 +68,13 @@ class Session:
         progress: Progress | None = None,
         read: Reader | None = None,
         deep: bool = False,
+        known_runs: Sequence[RunRecord] = (),
     ) -> None:
         self.inventory, self.options = inventory, options
         self._reader = read or partial(
             read_contents, inventory.root, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
         )
-        self.facts = TreeFacts(inventory, options)
+        self.facts = TreeFacts(inventory, options, known_runs=known_runs)
 
     @property
     def contents(self) -> Contents:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.splits import is_alone, settle_split, shows_split
+from ms_recover.planning.judging.splits import is_alone, is_uncommitted, settle_split, shows_split
 from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
@@ -98,7 +98,7 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
         one.rank: one
         for one in slices
         if one.digests is not None and one.manifest is None and one.file.problem is None
-        if not facts.is_uncommitted(one)
+        if not is_uncommitted(facts, one)
     }
     refuted: dict[str, str] = {}
     for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():

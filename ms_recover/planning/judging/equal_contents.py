@@ -12,6 +12,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.tree.candidates import runs_of, why_older
 from ms_recover.planning.world_size import BY_FILES
 
 _MOST_NAMED = 4
@@ -189,9 +190,9 @@ def _comparable(facts: Facts) -> dict[Step, list[SliceFacts]]:
     found = {}
     for step in sorted(facts.steps, reverse=True):
         slices = facts.counted_at(step)
-        if not slices or facts.why_older(step) is not None:
+        if not slices or why_older(facts, step) is not None:
             continue
-        run = facts.runs(step)[0]
+        run = runs_of(facts, step)[0]
         held = {
             one.rank: one
             for one in slices

@@ -189,9 +189,14 @@ def _sound(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[Sl
 def _readable(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
     """Yield the same, also where a manifest names another place, step or group; those that were not committed not."""
     for one in facts.at(step, rank):
-        unsound = one.file.problem or one.content_problem or check_header(one.file) or facts.is_uncommitted(one)
+        unsound = one.file.problem or one.content_problem or check_header(one.file) or is_uncommitted(facts, one)
         if facts.names.of(one.file) == facts.names.of(like.file) and not unsound and rank not in facts.lost:
             yield one
+
+
+def is_uncommitted(facts: Facts, one: SliceFacts) -> bool:
+    """Whether a slice has no manifest although training saved others of its prefix with one."""
+    return one.manifest is None and one.file.prefix in facts.committing
 
 
 def _differs(one: SliceFacts, others: Iterable[SliceFacts], name: str) -> bool:

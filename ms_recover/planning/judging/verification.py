@@ -13,6 +13,7 @@ from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, Judgement
+from ms_recover.planning.tree.candidates import every_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement
         best: dict[str, Judgement] = {}
         main: set[int] = set()
         here = facts.steps.get(step, {})
-        for run in facts.every_run(step):
+        for run in every_run(facts, step):
             found = judge_step(compared, step, run, sealing=sealing)
             disagreements += [f"step {step}: {text}" for _, text in sorted(found.disagreements.items())]
             if not best:

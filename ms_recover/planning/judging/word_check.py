@@ -16,6 +16,7 @@ from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
 from ms_recover.planning.prefixes import Experiments
+from ms_recover.planning.tree.candidates import every_run, why_older
 
 _Member = tuple[int, str]
 """A rank, and the prefix of its run."""
@@ -77,7 +78,7 @@ def check_word(
     unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     listed: set[tuple[int, ...]] = set()
     for step in sorted(facts.steps, reverse=True):
-        present = facts.why_older(step) is None or step == facts.options.step
+        present = why_older(facts, step) is None or step == facts.options.step
         for group, held in _comparable(facts, step, structure) if present else ():
             if group not in listed:
                 _check_lists(facts, group, step, structure)
@@ -128,7 +129,7 @@ def _comparable(
     facts: Facts, step: Step, structure: StructureFindings
 ) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
     """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
-    runs = facts.every_run(step) if facts.counted_at(step) else ()
+    runs = every_run(facts, step) if facts.counted_at(step) else ()
     groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
     for one in facts.counted_at(step):
         problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem

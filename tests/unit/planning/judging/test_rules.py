@@ -12,6 +12,7 @@ from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Case
 from ms_recover.planning.judging.rules import RULES
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
 
@@ -21,7 +22,7 @@ RECOVERED = "recovered from rank 2 (ckpt_dir2/test-2_8.safetensors), by manifest
 def judge(inventory, known=NOTHING_READ, *, options=DEFAULT_PLAN, run_id=None, sealing=False):
     """Return for each path of the step the rule that decided it, and the judgement; rule by rule, as `judge_step`."""
     compared = compare_slices(gather_facts(inventory, options, known))
-    run = next(run for run in compared.facts.runs(STEP) if run_id is None or run.run_id == run_id)
+    run = next(run for run in runs_of(compared.facts, STEP) if run_id is None or run.run_id == run_id)
     slices = compared.facts.counted_at(STEP)
     judged, by = {}, {}
     for rule in RULES:
