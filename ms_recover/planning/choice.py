@@ -14,8 +14,8 @@ from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import judge_clean, make_tree_history
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.supply import Supply, supply_of
@@ -210,7 +210,7 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
         runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
-    ranks = join_ranks({kind_of(one.compared): one.assessment.ranks for one in assessed})
+    ranks = join_ranks({one.compared.kind: one.assessment.ranks for one in assessed})
     worlds = {len(one.assessment.ranks) for one in assessed}
     differ = [text for one in assessed for text in one.assessment.disagreements]
     enough = len(worlds) == 1 and 0 not in worlds and all(map(_is_enough, assessed))

@@ -31,8 +31,8 @@ from ms_recover.model.texts import list_some, name_ranks
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.positions import Saved
 from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ

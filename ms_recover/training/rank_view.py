@@ -22,8 +22,8 @@ from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import assess_step
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.required_reads import required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept, why_not_shown

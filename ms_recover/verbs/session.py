@@ -13,8 +13,8 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import AssessedStep, Choice, choose_step
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.judging.trials import trials_of
 from ms_recover.planning.lineage import RunRecord
 from ms_recover.planning.planner import Planned, plan_choice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
@@ -26,26 +26,18 @@ _STATE = re.compile(r"(?:moments?\d?|adam_[mv]|lamb_[mv]|exp_avg\w*)\.(.+)\Z")
 """Names of optimizer states that nothing but the optimizers of MindSpore have, and the weight."""
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """The steps at which parameters were dealt out, and those at which they may have been, each with the reason."""
-
-    dealt: Mapping[Step, str]
-    doubtful: Mapping[Step, str]
-
-
-def find_dealt(facts: Facts, structure: StructureFindings) -> Dealt:
-    """Return the steps at which parameters were dealt out, beside those that replicas show.
+def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+    """Add the steps at which parameters were dealt out, or may have been, to those that replicas show.
 
     It shows in the metadata of safetensors files, in manifests and other steps of ranks without a slice, in other steps
     that were dealt out alike, in states without their weight, and in trainable parameters that layouts name and slices
     lack. Two replicas that list the same prove the contrary. Where only all states of the optimizer are lacking, it is
     in doubt: a checkpoint of weights alone looks the same.
     """
-    found = dict(structure.deduplicated)
     if facts.inventory.part is not None:  # documents state the list of each file
-        return Dealt(found, {})
-    shown, names = frozenset(found), _NamesOf()
+        return structure
+    dealt, names = dict(structure.deduplicated), _NamesOf()
+    shown = frozenset(dealt)
     layouts = facts.stages.layouts
     trainable = {stage: frozenset[str]().union(*families(named).values()) for stage, named in layouts.items()}
     doubtful: dict[Step, str] = {}
@@ -66,10 +58,10 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> Dealt:
         lists = {} if why is not None else _by_stage(facts, held, names)
         why = why or _by_layouts(facts, lists)
         if why is not None:
-            found[step] = why
+            dealt[step] = why
         elif (doubt := _doubt(facts, lists)) is not None:
             doubtful[step] = doubt
-    return Dealt(found, doubtful)
+    return replace(structure, deduplicated=dealt, doubtful=doubtful)
 
 
 def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:

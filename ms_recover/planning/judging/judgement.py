@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ms_recover.file_names import WeightKind
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
@@ -60,15 +61,22 @@ class StepJudgement:
 class Comparison:
     """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes.
 
-    `refuted` has by step the strategy files that its slices contradict, each path with the reason; `unread` must be
-    read before the operator's word is judged.
+    `refuted` has by step the strategy files that its slices contradict, each path with the reason. Unless `all_read`,
+    more may be read: `unread` must be before the operator's word is judged.
     """
 
     facts: Facts
-    structure: StructureFindings
     contents: ContentIndex
+    structure: StructureFindings = field(default_factory=StructureFindings)
+    all_read: bool = True
     refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
     unread: tuple[SliceFile, ...] = ()
+
+    @property
+    def kind(self) -> WeightKind | None:
+        """The kind of files that are compared; None where a slice is one file."""
+        part = self.facts.inventory.part
+        return part.name if part is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The rules of judging, an ordered list that is read top to bottom.
 
-The first rule that applies to a slice decides; later rules see only the slices that are left. A new rule is one
-function, one entry in `RULES` and one test.
+A rule that needs several steps compares them all, once; rules after it see its findings. Then the slices of a step are
+judged: the first rule that applies to a slice decides, and later rules see only the slices that are left. A new rule is
+one function, one entry in `RULES` and one test.
 """
 
 from __future__ import annotations
@@ -13,14 +14,23 @@ from dataclasses import dataclass, replace
 from ms_recover.file_names import ending_of
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks
-from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
-from ms_recover.planning.judging.structure import list_the_same
+from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
+from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
+from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
+from ms_recover.planning.judging.structure import compare_structure, list_the_same
 from ms_recover.planning.redundancy.manifest_check import check_header
 from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 
 _OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 NOTHING = Ruling()
+
+
+def _no_ruling(case: Case) -> Ruling:
+    return NOTHING
+
+
+def _unchanged(compared: Comparison) -> Comparison:
+    return compared
 
 
 def _unreadable(case: Case) -> Ruling:
@@ -36,6 +46,20 @@ def _unreadable(case: Case) -> Ruling:
 def _another_run(case: Case) -> Ruling:
     foreign = ((one, case.run.why_foreign(one.file)) for one in case.pending)
     return Ruling(slices={one.path: Judgement(status="foreign", reason=why) for one, why in foreign if why})
+
+
+def _compare_lists(compared: Comparison) -> Comparison:
+    """Compare the parameter lists of slices; those that contradict their manifests show nothing.
+
+    Where documents state the list of a slice, it needs no comparison.
+    """
+    slices = (
+        one
+        for one in compared.facts.counted
+        if one.manifest_problem is None and one.expected is None
+        if one.manifest is not None or compared.contents.why_misplaced(one) is None
+    )
+    return replace(compared, structure=compare_structure(slices, compared.facts.stages))
 
 
 def _damaged(case: Case) -> Ruling:
@@ -108,6 +132,14 @@ def _doubles(case: Case) -> Ruling:
                 text += f", or one by its prefix with --run {' or --run '.join(prefixes)}"
             judged |= {one.path: Judgement(status="ambiguous", reason=text) for one in held}
     return Ruling(slices=judged)
+
+
+def _find_dealt(compared: Comparison) -> Comparison:
+    return replace(compared, structure=find_dealt(compared.facts, compared.structure))
+
+
+def _forgive_dealt(compared: Comparison) -> Comparison:
+    return replace(compared, structure=forgive_dealt(compared.facts, compared.structure))
 
 
 def _dealt_out(case: Case) -> Ruling:
@@ -183,6 +215,20 @@ def _by_contents(case: Case) -> Ruling:
     return Ruling(slices=judged, disagreements=compared.disagreements)
 
 
+def _refute_layouts(compared: Comparison) -> Comparison:
+    facts = compared.facts
+    by_step = {step: find_refuted(facts, facts.counted_at(step)) for step in facts.steps if facts.stages.layouts}
+    return replace(compared, refuted={step: reasons for step, reasons in by_step.items() if reasons})
+
+
+def _refute_word(compared: Comparison) -> Comparison:
+    if not compared.facts.groups.claimed:
+        return compared
+    from ms_recover.planning.judging.word_check import check_word  # which plans without such options need not load
+
+    return replace(compared, unread=check_word(compared))
+
+
 def _outvoted(one: SliceFacts, reason: str, good: frozenset[str] | None = None) -> Judgement:
     """Judge a slice from which more others differ: it is replaced unless training saved it as it is."""
     if not one.saved:
@@ -229,17 +275,26 @@ def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of judging: what it finds, what is wrong with the slices it decides, and how it judges a case."""
+    """One rule of judging: its name, what is wrong with the slices it decides, and how it judges those of a step.
+
+    One that needs several steps has a function that compares them before any is judged, and adds what it finds.
+    """
 
     name: str
     reason: str
-    apply: Callable[[Case], Ruling]
+    judge: Callable[[Case], Ruling] = _no_ruling
+    compare: Callable[[Comparison], Comparison] = _unchanged
 
 
 RULES: Sequence[Rule] = (
     Rule("unreadable", "The operating system refused to open the slice: that is no damage.", _unreadable),
     Rule("another run", "The slice was saved by another run, or under another prefix.", _another_run),
-    Rule("damaged", "The header, the parameter list, or the contents are not what they must be.", _damaged),
+    Rule(
+        "damaged",
+        "The header, the parameter list, or the contents are not what they must be.",
+        _damaged,
+        compare=_compare_lists,
+    ),
     Rule("replaced", "A recovered slice of the other format lies beside the slice it could not replace.", _replaced),
     Rule(
         "uncommitted",
@@ -255,6 +310,12 @@ RULES: Sequence[Rule] = (
         "dealt out",
         "remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
         _dealt_out,
+        compare=_find_dealt,
+    ),
+    Rule(
+        "dealt not cut",
+        "All that a slice lacks beside its replicas lies with them, so it was dealt out and is not damaged.",
+        compare=_forgive_dealt,
     ),
     Rule(
         "conflicting lists",
@@ -275,6 +336,16 @@ RULES: Sequence[Rule] = (
         "contents",
         "Outvoted and renamed slices are suspect, the sides of a tie undecided; the rest is sound.",
         _by_contents,
+    ),
+    Rule(
+        "refuted layouts",
+        "Slices of a step contradict the strategy file, which nothing is composed by at the others then.",
+        compare=_refute_layouts,
+    ),
+    Rule(
+        "refuted word",
+        "Slices differ, as no damage makes them differ, of ranks that hold the same by the operator's word.",
+        compare=_refute_word,
     ),
 )
 

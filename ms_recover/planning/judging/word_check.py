@@ -12,6 +12,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.equal_contents import regular_divisions, seen_contents
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
@@ -52,9 +53,7 @@ class _Agreement:
         self._next[self.of(other)] = self.of(one)
 
 
-def check_word(
-    facts: Facts, structure: StructureFindings, contents: ContentIndex, *, all_read: bool
-) -> tuple[SliceFile, ...]:
+def check_word(compared: Comparison) -> tuple[SliceFile, ...]:
     """Refuse the operator's word when slices contradict it; steps of older runs are passed over.
 
     Slices of a group list the same parameters, at the newest step that two of them have. Two that differ in contents,
@@ -62,8 +61,7 @@ def check_word(
     or when those of another group do likewise: what is left is one damaged parameter, which a vote or the operator
     settles.
 
-    Returns the slices of other steps that must be read first where two differ; none when `all_read` says that no more
-    will be.
+    Returns the slices of other steps that must be read first where two differ; none where no more will be.
 
     Raises
     ------
@@ -72,6 +70,7 @@ def check_word(
     UsageError
         When contents show that it has too many ranks.
     """
+    facts, structure, contents = compared.facts, compared.structure, compared.contents
     _check_size(facts)
     agreement = _Agreement(facts.names)
     found: list[_Difference] = []
@@ -90,7 +89,7 @@ def check_word(
     wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
     if wrong is None:
         return ()
-    if unread[wrong.one.group] and not all_read:
+    if unread[wrong.one.group] and not compared.all_read:
         return tuple(unread[wrong.one.group])
     raise ContradictionError(_contradiction_text(facts, wrong))
 

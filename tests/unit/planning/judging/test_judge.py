@@ -38,10 +38,13 @@ def test_the_order_of_the_rules_is_fixed():
         "uncommitted",
         "doubles",
         "dealt out",
+        "dealt not cut",
         "conflicting lists",
         "another layout",
         "unlike a manifest",
         "contents",
+        "refuted layouts",
+        "refuted word",
     ]
 
 
