@@ -8,7 +8,7 @@ Each stage is a pure function of frozen values and returns one; nothing calls ba
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -368,15 +368,10 @@ def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
 
 def number_groups(planned: Planned) -> tuple[int, ...]:
     """Return for each rank the number of its group, in the order of first ranks; by lists, else by layouts."""
-    found: dict[Hashable, int] = {}
-    return tuple(found.setdefault(_group(planned.facts, rank), len(found)) for rank in range(planned.plan.world_size))
-
-
-def _group(facts: Facts, rank: int) -> Hashable:
-    if facts.groups.knows(rank):
-        return facts.groups.of(rank)
-    stages = facts.stages
-    cuts = stages.cuts.get(stages.of(rank), ())
-    if not cuts:
-        return rank
-    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)
+    groups, families = planned.facts.groups, planned.facts.stages.families
+    numbers: dict[tuple[int, ...], int] = {}
+    alike = (
+        groups.of(rank) if groups.knows(rank) else families.get(rank, (rank,))
+        for rank in range(planned.plan.world_size)
+    )
+    return tuple(numbers.setdefault(ranks, len(numbers)) for ranks in alike)

@@ -84,6 +84,11 @@ class SliceFacts:
         assert self.digests is not None
         return self.digests
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it by itself: its header, its manifest's mismatch with its place, or its contents."""
+        return self.file.problem or self.manifest_problem or self.content_problem
+
     def digest_of(self, name: str) -> str | None:
         """Return the digest of a parameter's contents, None when it is not known."""
         place = self.listed.index.get(name)

@@ -187,12 +187,8 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     It is trusted if manifests that training saved name it. Otherwise ranks of different groups must agree in at least
     as many of its parameters as they differ in, unless that is a single one.
     """
-    stages = facts.stages
-    held = {ballot.rank: ballot for one in votes for ballot in one.ballots}
-    for rank, file in held.items():
-        digests = stages.digests.get(stages.of(rank), frozenset())
-        if file.saved and file.manifest is not None and file.manifest.strategy_digest in digests:
-            return True
+    if any(facts.stages.is_named_by(ballot.file) for one in votes for ballot in one.ballots):
+        return True
     agree: set[str] = set()
     split: set[str] = set()
     for one in votes:

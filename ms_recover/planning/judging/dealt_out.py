@@ -111,12 +111,12 @@ class _Replicas:
         self, facts: Facts, held: Sequence[SliceFacts], names: _NamesOf, trainable: Mapping[int, Names]
     ) -> None:
         self.alike, self.unlike = False, None
-        seen: dict[object, dict[Names, SliceFacts]] = defaultdict(dict)
+        seen: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
         for one in held:
             listed, theirs = names.of(one), trainable.get(facts.stages.of(one.rank))
             if one.manifest is not None and one.manifest.recovered:
                 continue
-            there = seen[_replicas_of(facts, one.rank)]
+            there = seen[facts.stages.families.get(one.rank, facts.groups.of(one.rank))]
             other = there.setdefault(listed, one)
             if other.rank != one.rank and (not theirs or not theirs.isdisjoint(listed)):
                 self.alike = True
@@ -134,15 +134,6 @@ def _unlike(one: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
         if ours[:short] != theirs[:short] and set(ours) != set(theirs) and not is_misread(one.listed, other.listed):
             return f"{other.path} and {one.path} should list the same parameters and do not"
     return None
-
-
-def _replicas_of(facts: Facts, rank: int) -> object:
-    """Return a key that ranks share which hold the same, by layouts or else by rank lists."""
-    stages = facts.stages
-    cuts = stages.cuts.get(stages.of(rank), ()) if stages.problem is None else ()
-    if not cuts:
-        return facts.groups.of(rank)
-    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)
 
 
 def _by_metadata(held: Iterable[SliceFacts]) -> str | None:
@@ -263,7 +254,7 @@ def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindin
         by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
         for one in facts.counted_at(step):
             known = facts.stages.why_unknown(one.rank) is None and facts.stages.covers(one.file)
-            if known and one.file.problem is None and one.file.encryption is None and one.manifest_problem is None:
+            if known and _is_usable(one):
                 by_stage[facts.stages.of(one.rank)].append(one)
         for held in by_stage.values():
             whole = [one for one in held if one.path not in structure.damaged]

@@ -197,7 +197,7 @@ def _comparable(facts: Facts) -> dict[Step, list[SliceFacts]]:
             one.rank: one
             for one in slices
             if one.file.encryption is None
-            and (one.file.problem or one.manifest_problem or one.content_problem) is None
+            and one.problem is None
             and run.why_foreign(one.file) is None
             and not (one.manifest is not None and one.manifest.recovered)
         }

@@ -6,7 +6,7 @@ which is cut all the same. So contents that differ are damage only where nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -77,17 +77,15 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """
     shown: list[str] = []
     always: set[str] | None = None
-    for step in facts.steps:
-        theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
-        for mine in _readable(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or _of_two_runs(mine, theirs):
-                continue
-            if mine.file.encryption is not None:
-                return None
-            shown.append(f"{mine.path} and {theirs.path}")
-            differ = _known_to_differ(facts, mine, theirs)
-            if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
-                always = differ if always is None else always & differ
+    for mine, theirs in _elsewhere(facts, rank, source, _readable):
+        if _of_two_runs(mine, theirs):
+            continue
+        if mine.file.encryption is not None:
+            return None
+        shown.append(f"{mine.path} and {theirs.path}")
+        differ = _known_to_differ(facts, mine, theirs)
+        if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
+            always = differ if always is None else always & differ
     if not shown or (always is not None and (not always or len(shown) < 2)):
         return None
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs"
@@ -117,19 +115,30 @@ def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozense
     """
     bare: list[set[str]] = []
     apart = False
-    for step in facts.steps:
-        theirs = next(_sound(facts, source.rank, source, step), None) if step != source.file.step else None
-        for mine in _sound(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or (mine.manifest is None) != (theirs.manifest is None):
-                continue
-            if mine.manifest is None:
-                differ = _known_to_differ(facts, mine, theirs)
-                bare.append({one.name for one in mine.listed if one.name in differ and not one.is_counter})
-                apart = apart or _is_apart(mine, theirs, bare[-1])
-            elif identity_of(mine.manifest) == identity_of(theirs.manifest):
-                shared = [one.name for one in mine.listed if one.name in theirs.listed.index and not one.is_counter]
-                return frozenset(differing([mine, theirs], shared))
+    for mine, theirs in _elsewhere(facts, rank, source, _sound):
+        if (mine.manifest is None) != (theirs.manifest is None):
+            continue
+        if mine.manifest is None:
+            differ = _known_to_differ(facts, mine, theirs)
+            bare.append({one.name for one in mine.listed if one.name in differ and not one.is_counter})
+            apart = apart or _is_apart(mine, theirs, bare[-1])
+        elif identity_of(mine.manifest) == identity_of(theirs.manifest):
+            shared = [one.name for one in mine.listed if one.name in theirs.listed.index and not one.is_counter]
+            return frozenset(differing([mine, theirs], shared))
     return frozenset(set.intersection(*bare)) if apart or len(bare) > 1 else frozenset()
+
+
+def _elsewhere(
+    facts: Facts,
+    rank: int,
+    source: SliceFacts,
+    slices_of: Callable[[Facts, int, SliceFacts, Step], Iterator[SliceFacts]],
+) -> Iterator[tuple[SliceFacts, SliceFacts]]:
+    """Yield each slice of a rank at other steps than that of a source, with the first that the source's rank has."""
+    for step in facts.steps:
+        theirs = next(slices_of(facts, source.rank, source, step), None) if step != source.file.step else None
+        if theirs is not None:
+            yield from ((mine, theirs) for mine in slices_of(facts, rank, source, step))
 
 
 def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:

@@ -131,7 +131,7 @@ def _comparable(
     runs = every_run(facts, step) if facts.counted_at(step) else ()
     groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
     for one in facts.counted_at(step):
-        problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem
+        problem = one.problem or structure.damaged.get(one.path)
         number = next((index for index, run in enumerate(runs) if run.why_foreign(one.file) is None), None)
         if one.claimed and problem is None and one.file.encryption is None and number is not None:
             groups[number, one.group].append(one)
