@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
@@ -23,7 +24,7 @@ from ms_recover.planning.lineage import (
 )
 from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first
 from ms_recover.planning.prefixes import Experiments, find_experiments
-from ms_recover.planning.redundancy.claims import settle_claims
+from ms_recover.planning.redundancy.claims import Claims, settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
@@ -133,7 +134,7 @@ class Facts:
 
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
-        return _counted(self.steps.get(step, {}), self.lost)
+        return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
 
     def files_at(self, step: Step, saved: Saved | None = None) -> list[SliceFile]:
         """Return the slices of a step, or those saved at one time, without those of ranks declared lost."""
@@ -174,11 +175,12 @@ def gather_facts(
     ContradictionError
         When rank lists contradict each other, or anything the operator's word.
     """
+    # The run first: slices of other runs and experiments do not show how many ranks there are, nor who holds the same.
     given = (*options.experiments, *filter(None, [options.run]))
     names = find_experiments((*inventory.slices, *inventory.orphans), given)
-    held = [file for file in inventory.slices if file.rank not in options.lost]
-    known = merge_run_records((*find_run_records(held, inventory.set_aside, names), *known_runs))
-    taken = take_experiments(known, held, names, options)
+    not_lost = [file for file in inventory.slices if file.rank not in options.lost]
+    known = merge_run_records((*find_run_records(not_lost, inventory.set_aside, names), *known_runs))
+    taken = take_experiments(known, not_lost, names, options)
     by_run = options.run is not None and not taken.taken
     chosen = find_lineage(known, options.run, names=names) if by_run else None
     own = inventory_of_run(taken.inventory_of(inventory), chosen)
@@ -186,57 +188,48 @@ def gather_facts(
         world = with_word(find_world_size(own, options.world_size), options, own)
     for rank in sorted(options.lost):
         check_rank(rank, world, "declared lost")
-    inside = [file for file in inventory.slices if file.rank < world.ranks]
-    evidence = [file for file in own.slices if file.rank < world.ranks]
-    listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
-    strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
-    named: dict[int, set[str]] = defaultdict(set)
-    for file in evidence:
-        if file.manifest is not None and file.problem is None and not file.manifest.recovered:
-            named[file.rank].update(filter(None, [file.manifest.strategy_digest]))
-    inside_lists = [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks]
-    of_others = lists_of_others(inventory, inside_lists, chosen)
+    lists = [file for file in inventory.group_files if file.path not in world.rejected_lists]
+    lists = [inside_world(file, world) for file in lists if (file.rank or 0) < world.ranks]
+    of_others = lists_of_others(inventory, lists, chosen)
+    lists = [file for file in lists if file.path not in of_others]
     with naming_sizes(inventory):
-        claims = settle_claims(
-            [file for file in inside_lists if file.path not in of_others],
-            evidence,
-            find_stages(strategies, world.ranks, named),
-            find_word(options, world.ranks),
-            contents,
-        )
+        claims = _settle(lists, own, world, options, contents)
+    # Then each slice of the world, by rank and path, with the evidence about it.
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for step in inventory.part.steps if inventory.part is not None else ():
         steps[step].clear()  # also one without any slice of it
-    tolerance = Tolerance.with_more(options.tolerate)
+    inside = [file for file in inventory.slices if file.rank < world.ranks]
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
-    for one in find_slice_facts(inside, inventory, world, claims.groups, contents, tolerance, claims.stages.families):
+    tolerance = Tolerance.with_more(options.tolerate)
+    for one in find_slice_facts(inside, inventory, world, claims, contents, tolerance):
         steps[one.file.step][one.rank].append(one)
+    # Last when each was saved: by the runs of the world alone, which are others where slices lie beyond it.
     counted = [file for file in inside if file.rank not in options.lost]
     records = known
-    if len(counted) != len(held):
+    if len(counted) != len(not_lost):
         records = merge_run_records((*find_run_records(counted, inventory.set_aside, names), *known_runs))
     nameless = options.run is not None and by_run and not choose_run(records, options.run).run_id
-    rejected = world.rejected_lists | of_others | claims.rejected_lists
-    notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
-    notes += outside_world(inventory, world)
-    by_step = {step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()}
     older_runs = find_older_runs(taken.own(counted), options.run if nameless else None, names)
     lineage = find_lineage(records, options.run, taken.taken, names)
-    files = {step: [one.file for one in _counted(ranks, options.lost)] for step, ranks in by_step.items()}
-    positions = find_positions([file for at_step in files.values() for file in at_step])
-    times = {step: _times_of(step, files.get(step, []), older_runs, lineage, positions) for step in inventory.steps}
+    positions = find_positions(counted)
+    files: dict[Step, list[SliceFile]] = defaultdict(list)
+    for file in counted:
+        files[file.step].append(file)
+    times = {step: _times_of(step, files[step], older_runs, lineage, positions) for step in inventory.steps}
     orphans: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
     for orphan in inventory.orphans:
         orphans[orphan.rank, orphan.step].append(orphan)
+    rejected = world.rejected_lists | of_others | claims.rejected_lists
+    notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     return Facts(
         inventory=inventory,
         options=options,
         world=world,
         groups=claims.groups,
         stages=claims.stages,
-        steps=by_step,
+        steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
         times=times,
-        saved=newest_first(saved for held in times.values() for saved in held),
+        saved=newest_first(chain.from_iterable(times.values())),
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
         orphans=dict(orphans),
@@ -249,13 +242,23 @@ def gather_facts(
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
         ),
-        notes=tuple(notes),
+        notes=(*notes, *outside_world(inventory, world)),
         trials=claims.trials,
     )
 
 
-def _counted(ranks: Mapping[int, tuple[SliceFacts, ...]], lost: Collection[int]) -> tuple[SliceFacts, ...]:
-    return tuple(one for rank, held in ranks.items() if rank not in lost for one in held)
+def _settle(
+    lists: Sequence[GroupFile], own: Inventory, world: WorldSize, options: PlanOptions, contents: Contents
+) -> Claims:
+    """Return who holds the same in the world, by the slices of the run and the strategy files that it names."""
+    evidence = [file for file in own.slices if file.rank < world.ranks]
+    named: dict[int, set[str]] = defaultdict(set)
+    for file in evidence:
+        if file.manifest is not None and file.problem is None and not file.manifest.recovered:
+            named[file.rank].update(filter(None, [file.manifest.strategy_digest]))
+    strategies = sorted(own.strategy_files, key=lambda file: file.path)
+    stages = find_stages(strategies, world.ranks, named)
+    return settle_claims(lists, evidence, stages, find_word(options, world.ranks), contents)
 
 
 def _times_of(

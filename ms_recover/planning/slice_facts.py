@@ -9,7 +9,7 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.slices import ParameterList
-from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.claims import Claims
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
 from ms_recover.planning.redundancy.seen_local import NOTHING_SEEN, Member, SeenLocal, find_seen_local
 from ms_recover.planning.redundancy.tolerance import Tolerance
@@ -124,19 +124,15 @@ def find_slice_facts(
     files: Iterable[SliceFile],
     inventory: Inventory,
     world: WorldSize,
-    groups: GroupMap,
+    claims: Claims,
     contents: Contents,
     tolerance: Tolerance,
-    alike: Mapping[int, tuple[int, ...]],
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
-    part, later, seen = (
-        inventory.part,
-        later_groups(files, groups.members.values(), tolerance, alike),
-        find_seen_local(files),
-    )
+    part, groups, seen = inventory.part, claims.groups, find_seen_local(files)
+    later = later_groups(files, groups.members.values(), tolerance, claims.stages.families)
     for file in files:
         expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
