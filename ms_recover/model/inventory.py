@@ -50,7 +50,7 @@ class SliceFile:
     """The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage."""
     inode: tuple[int, int] | None = None
     """Device and inode number: paths that share them are one file and one witness."""
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """In a "weights 2.0" tree of MindFormers, whether it is the rank's model file or its optimizer file."""
     dealt: bool = False
     """The metadata of a safetensors file says ``remove_redundancy``: it has a part of the parameters of its rank."""
@@ -87,7 +87,7 @@ class OrphanManifest:
     manifest: Manifest | None = field(default=None, repr=False)
     """None when it cannot be read."""
     problem: str | None = None
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """As for `SliceFile`."""
 
     @property

@@ -51,7 +51,7 @@ class PartClaims:
 
     Parameters
     ----------
-    name : str
+    kind : str
         The part.
     steps : tuple of Step
         Iterations that must have it, newest first, also those that have no file of it.
@@ -63,7 +63,7 @@ class PartClaims:
         Where the files of an iteration lie.
     """
 
-    name: WeightKind
+    kind: WeightKind
     steps: tuple[Step, ...]
     world_size: int
     source: str

@@ -210,7 +210,7 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
         runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
-    ranks = join_ranks({one.compared.kind: one.assessment.ranks for one in assessed})
+    ranks = join_ranks({one.compared.facts.kind: one.assessment.ranks for one in assessed})
     worlds = {len(one.assessment.ranks) for one in assessed}
     differ = [text for one in assessed for text in one.assessment.disagreements]
     enough = len(worlds) == 1 and 0 not in worlds and all(map(_is_enough, assessed))

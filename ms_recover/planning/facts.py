@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from ms_recover.file_names import WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -122,6 +123,12 @@ class Facts:
     def names(self) -> Experiments:
         """The experiments of the slices."""
         return self.experiments.names
+
+    @property
+    def kind(self) -> WeightKind | None:
+        """The kind of files in this part of the tree; None where a slice is one file."""
+        part = self.inventory.part
+        return part.kind if part is not None else None
 
     def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
         """Return the slices of a rank at a step, whether it is declared lost or not."""

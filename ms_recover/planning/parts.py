@@ -71,8 +71,8 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
         return (inventory,)
     by_part: dict[tuple[Step, WeightKind], list[SliceFile]] = defaultdict(list)
     for file in inventory.slices:
-        if file.part is not None:
-            by_part[file.step, file.part].append(file)
+        if file.kind is not None:
+            by_part[file.step, file.kind].append(file)
     reader = _Claims()
     parts: list[Inventory] = []
     required = required_parts(inventory)
@@ -88,7 +88,7 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
             classes[key].append((one.step, stated))
         parts += [_part(inventory, kind, held, by_part) for held in classes.values()]
     order = {kind: place for place, kind in enumerate(WEIGHT_KINDS)}
-    return tuple(sorted(parts, key=lambda part: (_newest(part), -order[_claims_of(part).name]), reverse=True))
+    return tuple(sorted(parts, key=lambda part: (_newest(part), -order[_claims_of(part).kind]), reverse=True))
 
 
 def _claims_of(part: Inventory) -> PartClaims:
@@ -112,8 +112,8 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     }
     latest: dict[Step, int] = defaultdict(int)
     for file in inventory.slices:
-        if file.part is not None:
-            named.setdefault(file.step, set()).add(file.part)
+        if file.kind is not None:
+            named.setdefault(file.step, set()).add(file.kind)
             latest[file.step] = max(latest[file.step], file.mtime_ns)
     everywhere: set[WeightKind] = set().union(*named.values())
     for one in inventory.iterations:
@@ -363,7 +363,7 @@ def _part(
         world = max([_count_of(slices), *(file.rank + 1 for file in slices)])
         source = "the names of the files"
     claims = PartClaims(
-        name=kind,
+        kind=kind,
         steps=tuple(sorted(steps, reverse=True)),
         world_size=world,
         source=source,
@@ -377,7 +377,7 @@ def _part(
         group_files=groups,
         strategy_files=strategies,
         notes=(),
-        orphans=tuple(one for one in inventory.orphans if one.part == kind and one.step in set(steps)),
+        orphans=tuple(one for one in inventory.orphans if one.kind == kind and one.step in set(steps)),
         iterations=(),
         tracker=None,
         part=claims,

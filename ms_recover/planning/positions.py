@@ -103,7 +103,7 @@ def find_positions(files: Sequence[SliceFile]) -> Positions:
 def _by_manifest(file: SliceFile) -> int | None:
     """Return the position that the manifest of a slice states, None for an iteration, whose name is its position."""
     manifest = file.manifest
-    if manifest is None or file.part is not None or (manifest.rank, manifest.step) != (file.rank, file.step):
+    if manifest is None or file.kind is not None or (manifest.rank, manifest.step) != (file.rank, file.step):
         return None
     return manifest.cumulative_step
 

@@ -97,7 +97,7 @@ def complete_iteration(
     MsRecoverError
         As `complete` does; nothing is written unless all files can be.
     """
-    held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)] or kinds
+    held = [kind for kind in kinds if any(file.kind == kind for file in inventory.slices)] or kinds
     session = Session(inventory, options, jobs=jobs, progress=progress)
     return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
 

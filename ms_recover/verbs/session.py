@@ -125,7 +125,7 @@ class Session:
         return [
             file
             for file in self.inventory.slices
-            if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
+            if file.problem is None and step in (None, file.step) and (not kinds or file.kind in kinds)
         ]
 
     def compared(self, step: Step, kinds: Kinds = ()) -> list[Comparison]:

@@ -363,7 +363,7 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
         if isinstance(judged, RejectedStep) or judged.why is not None:
             continue
         parts = judged.value.parts
-        known += [one for one in parts if one.compared.kind is None and _is_whole(one.compared, one.assessment)]
+        known += [one for one in parts if one.compared.facts.kind is None and _is_whole(one.compared, one.assessment)]
         held = join_parts([find_holders(one.supply, ties) for one in parts])
         ties = held.ties
         yield held

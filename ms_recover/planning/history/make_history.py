@@ -28,8 +28,7 @@ def make_history(facts: Facts, tree: TreeFacts) -> History:
     """Return the history of the run that a plan would recover, of one part of a tree, by manifests alone."""
     moments = find_moments(facts, tree)
     shared, notes = find_shared(facts, moments)
-    part = facts.inventory.part
-    compared = compare_moments(moments, shared, facts.tolerance, part.name if part is not None else None)
+    compared = compare_moments(moments, shared, facts.tolerance, facts.kind)
     changes = find_changes(moments)
     return with_clean(
         History(

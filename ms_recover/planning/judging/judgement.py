@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ms_recover.file_names import WeightKind
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
@@ -71,12 +70,6 @@ class Comparison:
     all_read: bool = True
     refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
     unread: tuple[SliceFile, ...] = ()
-
-    @property
-    def kind(self) -> WeightKind | None:
-        """The kind of files that are compared; None where a slice is one file."""
-        part = self.facts.inventory.part
-        return part.name if part is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,9 +43,7 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
     parameters: dict[str, SourceParameter] = {}
     for finder in finders:
         finder.number_slices(slices)
-        part = finder.facts.inventory.part
-        kind = part.name if part is not None else None
-        parameters |= {name: replace(one, part=kind) for name, one in finder.parameters().items()}
+        parameters |= {name: replace(one, kind=finder.facts.kind) for name, one in finder.parameters().items()}
     lost = [one for finder in finders for one in finder.lost_stages()]
     disputes = [text for finder in finders for _, text in sorted(finder.index.judgement.disagreements.items())]
     disputes += [text for finder in finders for text in finder.disputes]

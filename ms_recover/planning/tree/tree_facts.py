@@ -106,7 +106,7 @@ class TreeFacts:
         return [
             self._facts(number)
             for number, claims in enumerate(part.part for part in self._parts)
-            if claims is None or (step in (None, *claims.steps) and (not kinds or claims.name in kinds))
+            if claims is None or (step in (None, *claims.steps) and (not kinds or claims.kind in kinds))
         ]
 
     def _facts(self, number: int) -> Facts:
