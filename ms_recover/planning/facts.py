@@ -127,8 +127,7 @@ class Facts:
     @property
     def kind(self) -> WeightKind | None:
         """The kind of files in this part of the tree; None where a slice is one file."""
-        part = self.inventory.part
-        return part.kind if part is not None else None
+        return self.inventory.part.kind
 
     def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
         """Return the slices of a rank at a step, whether it is declared lost or not."""
@@ -154,14 +153,12 @@ class Facts:
 
     def expected(self, step: Step, rank: int) -> ParameterList | None:
         """Return what a rank's slice of a step must list, None when nothing states it."""
-        part = self.inventory.part
-        return part.expected.get(step, {}).get(rank) if part is not None else None
+        return self.inventory.part.expected.get(step, {}).get(rank)
 
     def idle(self, step: Step) -> frozenset[int]:
         """Return the ranks that have no slice of a step, because they were given no shard of this part."""
-        part = self.inventory.part
-        stated = part.expected.get(step) if part is not None else None
-        return frozenset(rank for rank in range(self.world.ranks) if rank not in stated) if stated else frozenset()
+        stated = self.inventory.part.expected.get(step)
+        return frozenset(range(self.world.ranks)).difference(stated) if stated else frozenset()
 
 
 def gather_facts(
@@ -203,7 +200,7 @@ def gather_facts(
         claims = _settle(lists, own, world, options, contents)
     # Then each slice of the world, by rank and path, with the evidence about it.
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
-    for step in inventory.part.steps if inventory.part is not None else ():
+    for step in inventory.part.steps:
         steps[step].clear()  # also one without any slice of it
     inside = [file for file in inventory.slices if file.rank < world.ranks]
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))

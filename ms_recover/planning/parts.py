@@ -15,8 +15,8 @@ from math import prod
 
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.inventory import GroupFile, Inventory, SliceFile, StrategyFile
-from ms_recover.model.iterations import Document, Iteration, PartClaims
+from ms_recover.model.inventory import GroupFile, Inventory, PartClaims, SliceFile, StrategyFile
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.rank_path import RankPath
 from ms_recover.model.shard_metadata import ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
@@ -87,17 +87,8 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
             key = stated.key if stated is not None else (_count_of(files), "by names")
             classes[key].append((one.step, stated))
         parts += [_part(inventory, kind, held, by_part) for held in classes.values()]
-    order = {kind: place for place, kind in enumerate(WEIGHT_KINDS)}
-    return tuple(sorted(parts, key=lambda part: (_newest(part), -order[_claims_of(part).kind]), reverse=True))
-
-
-def _claims_of(part: Inventory) -> PartClaims:
-    assert part.part is not None
-    return part.part
-
-
-def _newest(part: Inventory) -> Step:
-    return max(_claims_of(part).steps)
+    parts.sort(key=lambda part: max(part.part.steps), reverse=True)  # stable: model files first
+    return tuple(parts)
 
 
 def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:

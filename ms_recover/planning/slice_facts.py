@@ -131,10 +131,10 @@ def find_slice_facts(
     """Yield the facts about slices that lie in the world."""
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
-    part, groups, seen = inventory.part, claims.groups, find_seen_local(files)
+    groups, seen = claims.groups, find_seen_local(files)
     later = later_groups(files, groups.members.values(), tolerance, claims.stages.families)
     for file in files:
-        expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
+        expected = inventory.part.expected.get(file.step, {}).get(file.rank)
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
         group, path, claimed = groups.of(file.rank), file.path, file.rank in groups.claimed
         read = contents.digests.get(path)
@@ -148,7 +148,7 @@ def find_slice_facts(
             digests=None if file.encryption is not None else read or stated,
             was_read=read is not None,
             manifest_problem=check_manifest(
-                file, world.ranks, group if part is None else None, claimed=claimed, later=group in later
+                file, world.ranks, group if inventory.part.kind is None else None, claimed=claimed, later=group in later
             )
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),

@@ -34,7 +34,7 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
     lack. Two replicas that list the same prove the contrary. Where only all states of the optimizer are lacking, it is
     in doubt: a checkpoint of weights alone looks the same.
     """
-    if facts.inventory.part is not None:  # documents state the list of each file
+    if facts.kind is not None:  # documents state the list of each file
         return structure
     dealt, names = dict(structure.deduplicated), _NamesOf()
     shown = frozenset(dealt)

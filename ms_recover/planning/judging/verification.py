@@ -105,7 +105,7 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
         idle = facts.idle(step)
         absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here and rank not in idle)
         place = next((held[0].file.place for _, held in sorted(here.items())), None)
-        place = facts.inventory.part.places.get(step, place) if facts.inventory.part is not None else place
+        place = facts.inventory.part.places.get(step, place)
         if absent and not sealing:
             missing.append((step, absent))
         for rank in absent:

@@ -90,7 +90,7 @@ class TreeFacts:
         """Return the number of ranks at a step."""
         if not self.inventory.iterations:
             return self._facts(0).world
-        claims = [part.part for part in self._parts if part.part is not None and step in part.part.steps]
+        claims = [part.part for part in self._parts if step in part.part.steps]
         best = max(claims, key=lambda one: one.world_size, default=None)
         return _NO_WORLD if best is None else WorldSize(ranks=best.world_size, source=best.source, rejected_lists={})
 
@@ -106,13 +106,13 @@ class TreeFacts:
         return [
             self._facts(number)
             for number, claims in enumerate(part.part for part in self._parts)
-            if claims is None or (step in (None, *claims.steps) and (not kinds or claims.kind in kinds))
+            if claims.kind is None or (step in (None, *claims.steps) and (not kinds or claims.kind in kinds))
         ]
 
     def _facts(self, number: int) -> Facts:
         if number not in self._known:
             part, options = self._parts[number], self.options
-            if part.part is not None:
+            if part.part.kind is not None:
                 world = range(part.part.world_size)
                 options = replace(
                     options,
