@@ -205,8 +205,8 @@ def gather_facts(
     inside = [file for file in inventory.slices if file.rank < world.ranks]
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
     tolerance = Tolerance.with_more(options.tolerate)
-    for one in find_slice_facts(inside, inventory, world, claims, contents, tolerance):
-        steps[one.file.step][one.rank].append(one)
+    for slice_ in find_slice_facts(inside, inventory, world, claims, contents, tolerance):
+        steps[slice_.file.step][slice_.rank].append(slice_)
     # Last when each was saved: by the runs of the world alone, which are others where slices lie beyond it.
     counted = [file for file in inside if file.rank not in options.lost]
     records = known
@@ -231,7 +231,7 @@ def gather_facts(
         world=world,
         groups=claims.groups,
         stages=claims.stages,
-        steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
+        steps={step: {rank: tuple(slices) for rank, slices in ranks.items()} for step, ranks in steps.items()},
         times=times,
         saved=newest_first(chain.from_iterable(times.values())),
         ranks=frozenset(inventory.ranks),

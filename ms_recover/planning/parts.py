@@ -181,6 +181,7 @@ class _Claims:
         if first is None:
             return None
         world = max(metadata.world_size, first.file_count)
+        # The layouts of each stage, of the parameters of this kind alone.
         names = {one.name for listed in shared.values() for one in listed}
         strategies = tuple(
             (
@@ -195,6 +196,7 @@ class _Claims:
             )
             for stage in find_document_stages(metadata)
         )
+        # Where the files lie, by their numbers where these are not those of the ranks.
         start = "" if first.prefix is None else f"{first.prefix}-"
         moved = any(rank != number for rank, number in numbers.items())
         order = tuple(numbers.get(rank, rank) for rank in range(world)) if moved else ()
@@ -266,10 +268,12 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
         if key not in cache:
             cache[key] = tuple(one for one in file.parameters if one.name not in listed.index)
         extra.update(cache[key])
+    # Most files must have it, and it is a scalar: then each rank has it whole.
     more = tuple(one for one, count in extra.items() if 2 * count > len(sound) and prod(one.shape) == 1)
     by_names = {
         frozenset(file.parameters): file.parameters for file in {id(one.parameters): one for one in sound}.values()
     }
+    # A list that files have is theirs: comparing what is expected with them compares objects.
     made: dict[int, ParameterList] = {}
     for listed in {id(one): one for one in stated.expected.values()}.values():
         full = (*listed, *more)
@@ -342,6 +346,7 @@ def _part(
             places[step] = _moved(stated.place, own[step].directory)
         elif files:
             places[step] = files[0].place
+    # Strategy files that the operator named go before what metadata states.
     named = tuple(file for file in inventory.strategy_files if file.path.startswith("/"))
     groups = tuple(file for file in inventory.group_files if file.place is None)
     strategies = inventory.strategy_files

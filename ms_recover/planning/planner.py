@@ -118,7 +118,7 @@ def _join(tree: Parts, plans: Sequence[Plan], choice: Choice[AssessedStep]) -> P
         plans[0],
         world_size=max(plan.world_size for plan in plans),
         actions=tuple(sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)),
-        set_aside=tuple(one for plan in plans for one in plan.set_aside),
+        set_aside=tuple(given_up for plan in plans for given_up in plan.set_aside),
         ranks=shown.ranks,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
         run_id=shown.run_id,
@@ -205,6 +205,7 @@ def _warnings(
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
+    # So far of the tree; the rest is about the step that is taken.
     if found is None:
         return tuple(texts)
     saved = saved_as(facts, found.step, run)
@@ -281,8 +282,8 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             text = f"stays as it is beside {action.target}, which is of the format that the rest of its slice is in"
             notes.append(Note(path, text))
     for step, ranks in facts.steps.items():
-        for rank, held in ranks.items():
-            for files in facts.positions.apart([one.file for one in held]) if len(held) > 1 else ():
+        for rank, slices in ranks.items():
+            for files in facts.positions.apart([slice_.file for slice_ in slices]) if len(slices) > 1 else ():
                 for alike in facts.names.split(files) if len(files) > 1 else ():
                     if len(alike) > 1:
                         paths = list_some(file.path for file in alike)

@@ -129,6 +129,7 @@ def find_slice_facts(
     tolerance: Tolerance,
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
+    # One object for all lists that are equal: comparing names takes as long as reading them.
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
     groups, seen = claims.groups, find_seen_local(files)

@@ -63,7 +63,7 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
     judged: dict[str, Judgement] = {}
     disagreements: dict[tuple[int, ...], str] = {}
     for rule in RULES:
-        pending = tuple(one for one in slices if one.path not in judged)
+        pending = tuple(slice_ for slice_ in slices if slice_.path not in judged)
         ruling = rule.judge(
             Case(
                 compared=compared,
@@ -77,7 +77,10 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
         )
         judged = {**judged, **ruling.slices}
         disagreements = {**disagreements, **ruling.disagreements}
-    refuted = {path: why for other, found in compared.refuted.items() if other != step for path, why in found.items()}
+    # By other steps: at the step itself its slices vote.
+    refuted = {
+        path: why for other, reasons in compared.refuted.items() if other != step for path, why in reasons.items()
+    }
     return StepJudgement(
         step=step,
         run=run,

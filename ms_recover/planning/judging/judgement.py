@@ -104,11 +104,11 @@ class Case:
         """Return a slice of the run whose manifest, which need not be sound, says it was saved, or sealed."""
         return next(
             (
-                one
-                for one in self.slices
-                if one.manifest is not None
-                and one.manifest.provenance.kind == kind
-                and self.run.why_foreign(one.file) is None
+                slice_
+                for slice_ in self.slices
+                if slice_.manifest is not None
+                and slice_.manifest.provenance.kind == kind
+                and self.run.why_foreign(slice_.file) is None
             ),
             None,
         )

@@ -23,13 +23,13 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
     several survivors of that list all hold. No slice is outvoted where another step shows the same split, unless by one
     of its rank list with a manifest that proves it.
     """
-    winners = [one for one in ballots if one.path in vote.winners]
-    losers = [one for one in ballots if one.path in vote.odd]
+    winners = [ballot for ballot in ballots if ballot.path in vote.winners]
+    losers = [ballot for ballot in ballots if ballot.path in vote.odd]
     several = len(_groups(ballots)) > 1
-    if not losers or (not several and any(one.proven for one in winners)):
+    if not losers or (not several and any(ballot.proven for ballot in winners)):
         return vote
     odd = tuple({name for lost in vote.odd.values() for name in lost.names})
-    confirmed = _groups(one for one in winners if not _may_be_misplaced(one, winners, losers))
+    confirmed = _groups(ballot for ballot in winners if not _may_be_misplaced(ballot, winners, losers))
     cut = several and (len(confirmed) < 2 or not all(is_alone(side, ballots) for side in sides_of(losers, odd)))
     return leave_open(ballots, names) if cut or shows_split(facts, ballots, vote) else vote
 
@@ -97,14 +97,14 @@ def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bo
     return len(large) > 1 or _is_unlike(one, other)
 
 
-def _known_to_differ(facts: Facts, one: SliceFacts, other: SliceFacts) -> set[str]:
+def _known_to_differ(facts: Facts, mine: SliceFacts, theirs: SliceFacts) -> set[str]:
     """Return the parameters in which two slices differ as ranks that hold the same may not."""
-    if one.digests is None or other.digests is None:
+    if mine.digests is None or theirs.digests is None:
         return set()
-    shared = [name for name in one.listed.index if name in other.listed.index]
-    known = [name for name in shared if None not in (one.digest_of(name), other.digest_of(name))]
-    tolerance = facts.tolerance.of_slices((one.rank_local, other.rank_local))
-    return {name for name in differing([one, other], known) if not tolerance.covers(name)}
+    shared = [name for name in mine.listed.index if name in theirs.listed.index]
+    known = [name for name in shared if None not in (mine.digest_of(name), theirs.digest_of(name))]
+    tolerance = facts.tolerance.of_slices((mine.rank_local, theirs.rank_local))
+    return {name for name in differing([mine, theirs], known) if not tolerance.covers(name)}
 
 
 def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
@@ -120,10 +120,16 @@ def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozense
             continue
         if mine.manifest is None:
             differ = _known_to_differ(facts, mine, theirs)
-            bare.append({one.name for one in mine.listed if one.name in differ and not one.is_counter})
+            bare.append(
+                {parameter.name for parameter in mine.listed if parameter.name in differ and not parameter.is_counter}
+            )
             apart = apart or _is_apart(mine, theirs, bare[-1])
         elif identity_of(mine.manifest) == identity_of(theirs.manifest):
-            shared = [one.name for one in mine.listed if one.name in theirs.listed.index and not one.is_counter]
+            shared = [
+                parameter.name
+                for parameter in mine.listed
+                if parameter.name in theirs.listed.index and not parameter.is_counter
+            ]
             return frozenset(differing([mine, theirs], shared))
     return frozenset(set.intersection(*bare)) if apart or len(bare) > 1 else frozenset()
 
@@ -148,43 +154,43 @@ def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:
     return identity_of(one.manifest) != identity_of(other.manifest)
 
 
-def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:
+def _is_unlike(slice_: SliceFacts, other: SliceFacts) -> bool:
     """Whether two slices list other parameters, or differ in most of the bytes that are known."""
-    if one.listed.index.keys() != other.listed.index.keys():
+    if slice_.listed.index.keys() != other.listed.index.keys():
         return True
     alike = unlike = 0
-    for parameter in one.listed:
-        mine, theirs = one.digest_of(parameter.name), other.digest_of(parameter.name)
+    for parameter in slice_.listed:
+        mine, theirs = slice_.digest_of(parameter.name), other.digest_of(parameter.name)
         if mine is not None and theirs is not None:
             alike += parameter.nbytes if mine == theirs else 0
             unlike += parameter.nbytes if mine != theirs else 0
     return unlike > alike
 
 
-def _is_cut(facts: Facts, one: SliceFacts, other: SliceFacts) -> bool:
+def _is_cut(facts: Facts, slice_: SliceFacts, other: SliceFacts) -> bool:
     """Whether two slices differ in just those parameters that a strategy file of their stage cuts between them."""
     if facts.stages.problem is None:
         return False  # what the files say is compared with the rank lists
     for strategy in {id(file.strategy): file.strategy for file in facts.inventory.strategy_files}.values():
         devices = strategy.devices_per_stage
-        stage = one.rank // devices if devices else None
+        stage = slice_.rank // devices if devices else None
         if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
             continue
-        layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in one.listed.index}
-        apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (one.rank, other.rank)))) > 1]
-        known = None not in map(one.digest_of, layouts) and None not in map(other.digest_of, layouts)
-        if known and apart and apart == list(differing([one, other], list(layouts))):
+        layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in slice_.listed.index}
+        apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (slice_.rank, other.rank)))) > 1]
+        known = None not in map(slice_.digest_of, layouts) and None not in map(other.digest_of, layouts)
+        if known and apart and apart == list(differing([slice_, other], list(layouts))):
             return True
     return False
 
 
-def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:
+def _shows_split(facts: Facts, slice_: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:
     """Whether the slice of the rank differs at another step, too, from those of the winners, which agree there."""
     for step in facts.steps:
-        if step == one.file.step:
+        if step == slice_.file.step:
             continue
-        for mine in _sound(facts, one.rank, one, step):
-            theirs = [found for other in winners for found in _sound(facts, other.rank, one, step)]
+        for mine in _sound(facts, slice_.rank, slice_, step):
+            theirs = [sound for other in winners for sound in _sound(facts, other.rank, slice_, step)]
             if any(_differs(mine, theirs, name) for name in names):
                 return True
     return False

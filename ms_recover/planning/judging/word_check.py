@@ -73,20 +73,20 @@ def check_word(compared: Comparison) -> tuple[SliceFile, ...]:
     facts, structure, contents = compared.facts, compared.structure, compared.contents
     _check_size(facts)
     agreement = _Agreement(facts.names)
-    found: list[_Difference] = []
+    differences: list[_Difference] = []
     unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     listed: set[tuple[int, ...]] = set()
     for step in sorted(facts.steps, reverse=True):
         present = why_older(facts, step) is None or step == facts.options.step
-        for group, held in _comparable(facts, step, structure) if present else ():
+        for group, members in _comparable(facts, step, structure) if present else ():
             if group not in listed:
                 _check_lists(facts, group, step, structure)
             listed.add(group)
-            unread[group] += [one.file for one in held if one.digests is None]
-            found += _compare(facts, [one for one in held if one.digests is not None], contents, agreement)
-    left = [one for one in found if agreement.of(one.one) != agreement.of(one.other)]
-    several = len({one.one.group for one in left}) > 1
-    wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
+            unread[group] += [item.file for item in members if item.digests is None]
+            differences += _compare(facts, [item for item in members if item.digests is not None], contents, agreement)
+    left = [item for item in differences if agreement.of(item.one) != agreement.of(item.other)]
+    several = len({item.one.group for item in left}) > 1
+    wrong = next((item for item in left if several or len(item.names) > 1 or item.of == 1), None)
     if wrong is None:
         return ()
     if unread[wrong.one.group] and not compared.all_read:
@@ -103,11 +103,11 @@ def _check_lists(facts: Facts, group: tuple[int, ...], step: Step, structure: St
         )
 
 
-def _contradiction_text(facts: Facts, found: _Difference) -> str:
-    one, other = found.one, found.other
+def _contradiction_text(facts: Facts, difference: _Difference) -> str:
+    one, other, names = difference.one, difference.other, difference.names
     return (
         f"{facts.groups.claimed[one.rank]} is contradicted by contents: ranks {one.rank} and {other.rank} hold "
-        f"different contents in {len(found.names)} of {found.of} parameters, such as {name_some(found.names)}, in "
+        f"different contents in {len(names)} of {difference.of} parameters, such as {name_some(names)}, in "
         f"{one.path} and {other.path}; correct it, or declare the rank lost whose slice is damaged: "
         f"--lost {one.rank} or --lost {other.rank}"
     )
@@ -130,37 +130,37 @@ def _comparable(
     """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
     runs = every_run(facts, step) if facts.counted_at(step) else ()
     groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
-    for one in facts.counted_at(step):
-        problem = one.problem or structure.damaged.get(one.path)
-        number = next((index for index, run in enumerate(runs) if run.why_foreign(one.file) is None), None)
-        if one.claimed and problem is None and one.file.encryption is None and number is not None:
-            groups[number, one.group].append(one)
-    return ((group, held) for (_, group), held in groups.items() if len(held) > 1)
+    for slice_ in facts.counted_at(step):
+        problem = slice_.problem or structure.damaged.get(slice_.path)
+        number = next((index for index, run in enumerate(runs) if run.why_foreign(slice_.file) is None), None)
+        if slice_.claimed and problem is None and slice_.file.encryption is None and number is not None:
+            groups[number, slice_.group].append(slice_)
+    return ((group, members) for (_, group), members in groups.items() if len(members) > 1)
 
 
 def _compare(
     facts: Facts, slices: Sequence[SliceFacts], contents: ContentIndex, agreement: _Agreement
 ) -> list[_Difference]:
     """Note who agrees, and return how those differ that do not agree with the most; misplaced slices show nothing."""
-    held = slices
-    if len({one.contents.file for one in held}) > 1:
-        held = [one for one in held if contents.why_misplaced(one) is None]
-    if len(held) < 2:
+    comparable = slices
+    if len({slice_.contents.file for slice_ in comparable}) > 1:
+        comparable = [slice_ for slice_ in comparable if contents.why_misplaced(slice_) is None]
+    if len(comparable) < 2:
         return []
     sides: dict[str, list[SliceFacts]] = defaultdict(list)
-    for one in held:
-        sides[one.contents.file].append(one)
+    for slice_ in comparable:
+        sides[slice_.contents.file].append(slice_)
     first, *others = sorted(sides.values(), key=len, reverse=True)
     for side in (first, *others):
-        for one in side:
-            agreement.join(side[0], one)
-    tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+        for slice_ in side:
+            agreement.join(side[0], slice_)
+    tolerance = facts.tolerance.of_slices(slice_.rank_local for slice_ in comparable)
     names = [name for name in first[0].listed.index if not tolerance.covers(name)]
-    found = []
+    differences = []
     for side in others:
         odd = differing([first[0], side[0]], names)
         if odd:
-            found.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
+            differences.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
         else:
             agreement.join(first[0], side[0])
-    return found
+    return differences

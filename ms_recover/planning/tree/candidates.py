@@ -95,8 +95,8 @@ def _find_runs(facts: Facts, step: Step, lineage: Lineage | None, saved: Saved |
             continue
         files = facts.files_at(step, at_time)
         apart = every - at_time.paths if at_time.paths is not None else frozenset()
-        found = find_runs(files, facts.older_runs, newest=newest, named=named, lineage=lineage)
-        runs += [replace(run, trained=at_time.trained, apart=apart) for run in found]
+        of_time = find_runs(files, facts.older_runs, newest=newest, named=named, lineage=lineage)
+        runs += [replace(run, trained=at_time.trained, apart=apart) for run in of_time]
     return tuple(runs)
 
 
@@ -152,7 +152,7 @@ def refuse_experiments(tree: TreeFacts) -> None:
     for facts in tree.every():
         if text_of_others_in(facts) is None:
             continue
-        files = [one.file for one in facts.counted] if step is None else facts.files_at(step)
+        files = [slice_.file for slice_ in facts.counted] if step is None else facts.files_at(step)
         bases = {facts.names.of(file) for file in files}
         listed = sorted(bases.intersection((*facts.experiments.taken, *_other_experiments(facts))))
         if len(listed) > 1:

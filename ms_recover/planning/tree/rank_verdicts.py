@@ -53,9 +53,9 @@ def join_verdicts(rank: int, files: tuple[RankVerdict, ...]) -> RankVerdict:
 def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
     """Return the reasons why ranks cannot be recovered, each once with its ranks; of many the first, and the others."""
     by_reason: dict[str, list[int]] = {}
-    for one in ranks:
-        if one.verdict == "unrecoverable":
-            by_reason.setdefault(one.reason, []).append(one.rank)
+    for verdict in ranks:
+        if verdict.verdict == "unrecoverable":
+            by_reason.setdefault(verdict.reason, []).append(verdict.rank)
     named = list(by_reason.items())
     text = "; ".join(f"{name_ranks(of)}: {reason}" for reason, of in named[:_MOST_NAMED])
     rest = [rank for _, of in named[_MOST_NAMED:] for rank in of]
