@@ -229,7 +229,7 @@ def _world(inventory: Inventory | None, given: int | None) -> tuple[int | None, 
     """Return the number of ranks and its ground in words; None where nothing says it."""
     if given is not None:
         return given, ""
-    if inventory is None or not (inventory.ranks or inventory.part):
+    if inventory is None or not (inventory.ranks or inventory.part.steps):
         return None, ""
     from ms_recover.planning.world_size import find_world_size
 

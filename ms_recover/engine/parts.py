@@ -46,7 +46,7 @@ def with_places(plan: Plan, layout: Layout) -> Plan:
     verdicts = []
     for verdict in plan.ranks:
         files = tuple(place(one) for one in verdict.files)
-        verdicts.append(join_verdicts(verdict.rank, files) if verdict.parts else files[0])
+        verdicts.append(join_verdicts(verdict.rank, files))
     return replace(plan, ranks=tuple(verdicts))
 
 

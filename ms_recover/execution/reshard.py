@@ -419,7 +419,7 @@ def batches(plan: ReshardPlan, files: Sequence[TargetFile], jobs: int) -> list[l
     alike: dict[tuple[int, str, tuple[int, ...], tuple[int, ...], int], list[TargetFile]] = {}
     for number, file in enumerate(files):
         alone = not own.isdisjoint(file.parameters)
-        key = (file.stage, file.part or "", file.group, file.parameters, number if alone else -1)
+        key = (file.stage, file.kind or "", file.group, file.parameters, number if alone else -1)
         alike.setdefault(key, []).append(file)
     ordered = (held for _, held in sorted(alike.items(), key=lambda one: one[0]))
     return [held[start : start + most] for held in ordered for start in range(0, len(held), most)]

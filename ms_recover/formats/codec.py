@@ -10,6 +10,7 @@ import json
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import field as field  # noqa: PLC0414 (a member with another name in JSON than its attribute has)
 
 from ms_recover.model.manifest import DIGEST
 

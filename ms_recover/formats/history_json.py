@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ms_recover.file_names import WeightKind
-from ms_recover.formats.codec import UNSET, Count, Fields, Moment, Rank, StepFields, UnsetType, fill, to_json
+from ms_recover.formats.codec import UNSET, Count, Fields, Moment, Rank, StepFields, UnsetType, field, fill, to_json
 from ms_recover.formats.manifest_json import RunStepFields
 from ms_recover.model.history import HISTORY_VERSION, History, HistoryRun, StepState, ValueKind
 from ms_recover.model.steps import Step
@@ -51,7 +51,7 @@ class DisagreementFields(Fields):
     suspects: Ranks
     recorded: bool
     source: str
-    part: WeightKind | UnsetType = UNSET
+    kind: WeightKind | UnsetType = field(name="part", default=UNSET)
 
 
 class OwnValuesFields(Fields):
@@ -131,7 +131,7 @@ def history_to_json(found: History) -> dict[str, Any]:
                     first=_step(one.first),
                     last=_step(one.last),
                     agreed_until=_step(one.agreed_until),
-                    part=one.part or UNSET,
+                    kind=one.kind or UNSET,
                 )
                 for one in found.disagreements
             ),

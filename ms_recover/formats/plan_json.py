@@ -34,6 +34,7 @@ from ms_recover.formats.codec import (
     StepFields,
     UnsetType,
     convert,
+    field,
     fill,
     make,
     make_with,
@@ -111,7 +112,7 @@ class DocumentWriteFields(Fields):
 class PartFields(Fields):
     """The state of one file of a rank, and the plan for it: its model file, or its optimizer file."""
 
-    part: WeightKind | None
+    kind: WeightKind | None = field(name="part")
     state: RankState
     verdict: Verdict
     reason: str
@@ -373,7 +374,7 @@ def _plan(fields: PlanFields) -> Plan:
 
 
 def _rank_fields(verdict: RankVerdict) -> RankFields:
-    parts = unless_empty(tuple(fill(PartFields, one) for one in verdict.parts))
+    parts = unless_empty(tuple(fill(PartFields, one) for one in verdict.by_kind))
     return fill(RankFields, verdict, missing_share=_missing_share(verdict), parts=parts)
 
 
@@ -384,11 +385,11 @@ def _is_of_iteration(plan: Plan) -> bool:
 def _verdict(fields: RankFields) -> RankVerdict:
     rank = fields.rank
     parts = tuple(
-        make_with(RankVerdict, one, rank=rank, parts=(), missing=make(tuple[MissingRegion, ...], one.missing))
+        make_with(RankVerdict, one, rank=rank, by_kind=(), missing=make(tuple[MissingRegion, ...], one.missing))
         for one in fields.parts or ()
     )
     missing = make(tuple[MissingRegion, ...], fields.missing)
-    return make_with(RankVerdict, fields, part=None, parts=parts, missing=missing)
+    return make_with(RankVerdict, fields, kind=None, by_kind=parts, missing=missing)
 
 
 def _document_fields(write: DocumentWrite) -> DocumentWriteFields:

@@ -20,6 +20,7 @@ from ms_recover.formats.codec import (
     Size,
     StepFields,
     UnsetType,
+    field,
     fill,
     to_json,
     unless_empty,
@@ -53,7 +54,7 @@ class FoundSliceFields(_SlicePathFields):
     manifest: bool
     problem: str | None
     denied: bool
-    part: WeightKind | UnsetType = UNSET
+    kind: WeightKind | UnsetType = field(name="part", default=UNSET)
 
 
 class GroupFileFields(Fields):
@@ -87,7 +88,7 @@ class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
     problem: str | None
-    part: WeightKind | UnsetType = UNSET
+    kind: WeightKind | UnsetType = field(name="part", default=UNSET)
 
 
 class DocumentFields(Fields):
@@ -268,7 +269,7 @@ def inventory_to_json(inventory: Inventory, positions: Sequence[Position] = ()) 
             crc=file.crc is not None,
             manifest=file.manifest is not None,
             problem=file.problem or file.manifest_problem,
-            part=unless_empty(file.part),
+            kind=unless_empty(file.kind),
         )
         for file in inventory.slices
     )
@@ -289,7 +290,7 @@ def inventory_to_json(inventory: Inventory, positions: Sequence[Position] = ()) 
             strategy_files=strategy_files,
             denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
             orphans=tuple(
-                fill(OrphanFields, orphan.step, orphan, part=unless_empty(orphan.part)) for orphan in inventory.orphans
+                fill(OrphanFields, orphan.step, orphan, kind=unless_empty(orphan.kind)) for orphan in inventory.orphans
             ),
             iterations=unless_empty(tuple(_iteration_fields(one) for one in inventory.iterations)),
             tracker=_tracker_fields(inventory.tracker),

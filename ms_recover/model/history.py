@@ -81,7 +81,7 @@ class Disagreement:
     """Training noticed it, and records the parameter as rank-local."""
     source: str = ""
     """What states that these ranks hold the same."""
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """In a tree of iterations, of which file it is a parameter."""
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -9,12 +10,12 @@ from ms_recover.file_names import WeightKind
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_path import RankPath as RankPath  # noqa: PLC0414 (a part of this interface)
-from ms_recover.model.slices import Parameter
+from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 
 if TYPE_CHECKING:
-    from ms_recover.model.iterations import Document, Iteration, PartClaims
+    from ms_recover.model.iterations import Document, Iteration
 
 INVENTORY_VERSION: Final = 1
 
@@ -50,7 +51,7 @@ class SliceFile:
     """The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage."""
     inode: tuple[int, int] | None = None
     """Device and inode number: paths that share them are one file and one witness."""
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """In a "weights 2.0" tree of MindFormers, whether it is the rank's model file or its optimizer file."""
     dealt: bool = False
     """The metadata of a safetensors file says ``remove_redundancy``: it has a part of the parameters of its rank."""
@@ -87,7 +88,7 @@ class OrphanManifest:
     manifest: Manifest | None = field(default=None, repr=False)
     """None when it cannot be read."""
     problem: str | None = None
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """As for `SliceFile`."""
 
     @property
@@ -226,6 +227,38 @@ class SeenEvidence:
     count: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartClaims:
+    """What documents and file names state of a part of a tree: the model files of some iterations, or the optimizer's.
+
+    A tree without iterations is one part of which they state nothing.
+
+    Parameters
+    ----------
+    kind : str or None
+        The kind of its files; None where a slice is one file.
+    steps : tuple of Step
+        Iterations that must have it, newest first, also those that have no file of it.
+    world_size, source
+        The number of ranks, and what states it.
+    expected : mapping of Step to mapping of int to ParameterList
+        For each rank what its file of the iteration must list, by metadata that agrees with the files.
+    places : mapping of Step to RankPath
+        Where the files of an iteration lie.
+    """
+
+    kind: WeightKind | None = None
+    steps: tuple[Step, ...] = ()
+    world_size: int = 0
+    source: str = ""
+    expected: Mapping[Step, Mapping[int, ParameterList]] = field(default_factory=dict)
+    places: Mapping[Step, RankPath] = field(default_factory=dict)
+
+
+WHOLE = PartClaims()
+"""Those of a tree without iterations."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """Everything a scan found."""
@@ -253,8 +286,8 @@ class Inventory:
     """
     tracker: Document[int] | None = None
     """The document that names the newest whole iteration; None where the root is no place for it."""
-    part: PartClaims | None = None
-    """For the inventory of one part of some iterations: what is stated of it."""
+    part: PartClaims = field(default=WHOLE, compare=False, repr=False)
+    """What is stated of it, where it is the inventory of one part of a tree."""
     other_sets: tuple[OtherSet, ...] = ()
     """Slices that were saved apart from these."""
     meta_files: tuple[MetaFile, ...] = ()
@@ -271,5 +304,5 @@ class Inventory:
     @property
     def steps(self) -> tuple[Step, ...]:
         """Every step that some file or directory is named after, newest first."""
-        named = {one.step for one in self.iterations} | set(self.part.steps if self.part is not None else ())
+        named = {one.step for one in self.iterations} | set(self.part.steps)
         return tuple(sorted({file.step for file in self.slices} | named, reverse=True))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import FileState
-from ms_recover.model.rank_path import RankPath
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
-from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 
 _T = TypeVar("_T")
@@ -43,29 +39,3 @@ class Iteration:
     common: Document[CommonInfo]
     global_step: int | None = None
     """The value that its optimizer files hold; read only where `common` cannot be."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PartClaims:
-    """What documents and file names state of one part of some iterations: the model files, or those of the optimizer.
-
-    Parameters
-    ----------
-    name : str
-        The part.
-    steps : tuple of Step
-        Iterations that must have it, newest first, also those that have no file of it.
-    world_size, source
-        The number of ranks, and what states it.
-    expected : mapping of Step to mapping of int to ParameterList
-        For each rank what its file of the iteration must list, by metadata that agrees with the files.
-    places : mapping of Step to RankPath
-        Where the files of an iteration lie.
-    """
-
-    name: WeightKind
-    steps: tuple[Step, ...]
-    world_size: int
-    source: str
-    expected: Mapping[Step, Mapping[int, ParameterList]] = field(default_factory=dict)
-    places: Mapping[Step, RankPath] = field(default_factory=dict)

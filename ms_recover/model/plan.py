@@ -42,15 +42,15 @@ class RankVerdict:
     """The part of an unrecoverable slice that nobody holds, where layouts are known."""
     bytes: int | None = None
     """Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be."""
-    part: WeightKind | None = None
-    """The part of a rank's slice that this is about, where a slice is a model file and an optimizer file."""
-    parts: tuple[RankVerdict, ...] = ()
-    """The verdicts of these parts, model file first; this verdict is then that of the worst."""
+    kind: WeightKind | None = None
+    """The file of a rank's slice that this is about, where a slice is a model file and an optimizer file."""
+    by_kind: tuple[RankVerdict, ...] = ()
+    """The verdicts on these files, model file first; this verdict is then that of the worst."""
 
     @property
     def files(self) -> tuple[RankVerdict, ...]:
-        """The verdicts by file: of the parts, where there are some."""
-        return self.parts or (self,)
+        """The verdicts by file, where there are several."""
+        return self.by_kind or (self,)
 
 
 @dataclass(frozen=True, slots=True)

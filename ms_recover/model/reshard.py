@@ -191,7 +191,7 @@ class TargetFile:
     """The ranks that hold the same slice."""
     lacks: bool = False
     """Whether it lacks parameters of which not even the shape is known."""
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     """In MindFormers' format, whether it is the rank's model file or its optimizer file."""
 
 

@@ -14,8 +14,8 @@ from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import judge_clean, make_tree_history
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.supply import Supply, supply_of
@@ -89,11 +89,11 @@ def judge_each(
     candidates: Iterable[C | RejectedStep], judge: Callable[[C], Judged[T]]
 ) -> Iterator[Judged[T] | RejectedStep]:
     """Yield each candidate judged, up to the first at which replicas differ, and the steps passed over between."""
-    for one in candidates:
-        if isinstance(one, RejectedStep):
-            yield one
+    for candidate in candidates:
+        if isinstance(candidate, RejectedStep):
+            yield candidate
             continue
-        judged = judge(one)
+        judged = judge(candidate)
         yield judged
         if judged.disputed:
             return
@@ -107,14 +107,14 @@ def choose(
     """Choose the first candidate that is enough; `show` judges a step where there is no candidate, or raises."""
     rejected: list[RejectedStep] = []
     shown: Judged[T] | None = None
-    for one in judge_each(candidates, judge):
-        if isinstance(one, RejectedStep):
-            rejected.append(one)
+    for judged in judge_each(candidates, judge):
+        if isinstance(judged, RejectedStep):
+            rejected.append(judged)
             continue
-        if one.why is None:
-            return Choice(shown=one, found=True, rejected=tuple(rejected))
-        rejected.append(one.rejected)
-        shown = one if one.disputed else shown or one
+        if judged.why is None:
+            return Choice(shown=judged, found=True, rejected=tuple(rejected))
+        rejected.append(judged.rejected)
+        shown = judged if judged.disputed else shown or judged
     return Choice(shown=shown or show(rejected), found=False, rejected=tuple(rejected))
 
 
@@ -125,15 +125,15 @@ def judge_runs(candidate: Candidate, judge: Callable[[Step, Run], Judged[T]]) ->
     """
     tried: list[Judged[T]] = []
     for run in candidate.runs:
-        one = judge(candidate.step, run)
-        if one.why is None:
-            return one
-        tried.append(one)
-        if one.disputed:
+        judged = judge(candidate.step, run)
+        if judged.why is None:
+            return judged
+        tried.append(judged)
+        if judged.disputed:
             break
     if len(tried) == 1:
         return tried[0]
-    why = "; ".join(f"{one.run.text}: {one.why}" for one in tried)
+    why = "; ".join(f"{judged.run.text}: {judged.why}" for judged in tried)
     shown = tried[-1] if tried[-1].disputed else tried[0]
     return replace(shown, why=why, lacking=tried[0].lacking)
 
@@ -210,7 +210,7 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
         runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
-    ranks = join_ranks({kind_of(one.compared): one.assessment.ranks for one in assessed})
+    ranks = join_ranks({one.compared.facts.kind: one.assessment.ranks for one in assessed})
     worlds = {len(one.assessment.ranks) for one in assessed}
     differ = [text for one in assessed for text in one.assessment.disagreements]
     enough = len(worlds) == 1 and 0 not in worlds and all(map(_is_enough, assessed))

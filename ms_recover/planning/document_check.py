@@ -47,7 +47,7 @@ def listed_files(slices: Iterable[SliceFile], step: Step) -> dict[str, ListedFil
     return {
         file.path.rpartition("/")[2]: ListedFile(parameters=file.parameters, size=file.size, problem=file.problem or "")
         for file in slices
-        if file.step == step and file.part is not None
+        if file.step == step and file.kind is not None
     }
 
 

@@ -15,8 +15,8 @@ from math import prod
 
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.inventory import GroupFile, Inventory, SliceFile, StrategyFile
-from ms_recover.model.iterations import Document, Iteration, PartClaims
+from ms_recover.model.inventory import GroupFile, Inventory, PartClaims, SliceFile, StrategyFile
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.rank_path import RankPath
 from ms_recover.model.shard_metadata import ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
@@ -71,8 +71,8 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
         return (inventory,)
     by_part: dict[tuple[Step, WeightKind], list[SliceFile]] = defaultdict(list)
     for file in inventory.slices:
-        if file.part is not None:
-            by_part[file.step, file.part].append(file)
+        if file.kind is not None:
+            by_part[file.step, file.kind].append(file)
     reader = _Claims()
     parts: list[Inventory] = []
     required = required_parts(inventory)
@@ -87,17 +87,8 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
             key = stated.key if stated is not None else (_count_of(files), "by names")
             classes[key].append((one.step, stated))
         parts += [_part(inventory, kind, held, by_part) for held in classes.values()]
-    order = {kind: place for place, kind in enumerate(WEIGHT_KINDS)}
-    return tuple(sorted(parts, key=lambda part: (_newest(part), -order[_claims_of(part).name]), reverse=True))
-
-
-def _claims_of(part: Inventory) -> PartClaims:
-    assert part.part is not None
-    return part.part
-
-
-def _newest(part: Inventory) -> Step:
-    return max(_claims_of(part).steps)
+    parts.sort(key=lambda part: max(part.part.steps), reverse=True)  # stable: model files first
+    return tuple(parts)
 
 
 def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
@@ -112,8 +103,8 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     }
     latest: dict[Step, int] = defaultdict(int)
     for file in inventory.slices:
-        if file.part is not None:
-            named.setdefault(file.step, set()).add(file.part)
+        if file.kind is not None:
+            named.setdefault(file.step, set()).add(file.kind)
             latest[file.step] = max(latest[file.step], file.mtime_ns)
     everywhere: set[WeightKind] = set().union(*named.values())
     for one in inventory.iterations:
@@ -190,6 +181,7 @@ class _Claims:
         if first is None:
             return None
         world = max(metadata.world_size, first.file_count)
+        # The layouts of each stage, of the parameters of this kind alone.
         names = {one.name for listed in shared.values() for one in listed}
         strategies = tuple(
             (
@@ -204,6 +196,7 @@ class _Claims:
             )
             for stage in find_document_stages(metadata)
         )
+        # Where the files lie, by their numbers where these are not those of the ranks.
         start = "" if first.prefix is None else f"{first.prefix}-"
         moved = any(rank != number for rank, number in numbers.items())
         order = tuple(numbers.get(rank, rank) for rank in range(world)) if moved else ()
@@ -275,10 +268,12 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
         if key not in cache:
             cache[key] = tuple(one for one in file.parameters if one.name not in listed.index)
         extra.update(cache[key])
+    # Most files must have it, and it is a scalar: then each rank has it whole.
     more = tuple(one for one, count in extra.items() if 2 * count > len(sound) and prod(one.shape) == 1)
     by_names = {
         frozenset(file.parameters): file.parameters for file in {id(one.parameters): one for one in sound}.values()
     }
+    # A list that files have is theirs: comparing what is expected with them compares objects.
     made: dict[int, ParameterList] = {}
     for listed in {id(one): one for one in stated.expected.values()}.values():
         full = (*listed, *more)
@@ -351,6 +346,7 @@ def _part(
             places[step] = _moved(stated.place, own[step].directory)
         elif files:
             places[step] = files[0].place
+    # Strategy files that the operator named go before what metadata states.
     named = tuple(file for file in inventory.strategy_files if file.path.startswith("/"))
     groups = tuple(file for file in inventory.group_files if file.place is None)
     strategies = inventory.strategy_files
@@ -363,7 +359,7 @@ def _part(
         world = max([_count_of(slices), *(file.rank + 1 for file in slices)])
         source = "the names of the files"
     claims = PartClaims(
-        name=kind,
+        kind=kind,
         steps=tuple(sorted(steps, reverse=True)),
         world_size=world,
         source=source,
@@ -377,7 +373,7 @@ def _part(
         group_files=groups,
         strategy_files=strategies,
         notes=(),
-        orphans=tuple(one for one in inventory.orphans if one.part == kind and one.step in set(steps)),
+        orphans=tuple(one for one in inventory.orphans if one.kind == kind and one.step in set(steps)),
         iterations=(),
         tracker=None,
         part=claims,

@@ -8,7 +8,7 @@ Each stage is a pure function of frozen values and returns one; nothing calls ba
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ from ms_recover.model.texts import list_some, name_ranks
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.positions import Saved
 from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
@@ -41,7 +41,15 @@ from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed, name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
-from ms_recover.planning.tree.candidates import Candidate, candidate_at
+from ms_recover.planning.tree.candidates import (
+    Candidate,
+    candidate_at,
+    runs_of,
+    saved_as,
+    text_of_others_in,
+    why_older,
+    why_unhealthy_at,
+)
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
@@ -91,7 +99,7 @@ def plan_choice(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
 def _plan_part(tree: Parts, part: AssessedPart, choice: Choice[AssessedStep]) -> Plan:
     facts, step, rejected = part.compared.facts, part.assessment.step, choice.rejected
     if choice.found and facts.options.step is None:
-        rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run), part.run))
+        rejected = (*rejected, *later_reruns(facts, saved_as(facts, step, part.run), part.run))
     return make_plan(part.compared, part.assessment if choice.found else None, part.assessment, part.run, rejected)
 
 
@@ -110,7 +118,7 @@ def _join(tree: Parts, plans: Sequence[Plan], choice: Choice[AssessedStep]) -> P
         plans[0],
         world_size=max(plan.world_size for plan in plans),
         actions=tuple(sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)),
-        set_aside=tuple(one for plan in plans for one in plan.set_aside),
+        set_aside=tuple(given_up for plan in plans for given_up in plan.set_aside),
         ranks=shown.ranks,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
         run_id=shown.run_id,
@@ -149,7 +157,7 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        set_aside=given_up_slices(facts, facts.saved_as(found.step, run), found.ranks) if found else (),
+        set_aside=given_up_slices(facts, saved_as(facts, found.step, run), found.ranks) if found else (),
         warnings=_warnings(compared, found, run, rejected),
         cumulative_step=run.trained if found else None,
         hints=_hints(facts, found, shown, rejected),
@@ -181,7 +189,7 @@ def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> Non
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    run = compared.facts.runs(assessment.step)[0]
+    run = runs_of(compared.facts, assessment.step)[0]
     plan = make_plan(compared, assessment, assessment, run)
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank), set_aside=())
 
@@ -190,13 +198,17 @@ def _warnings(
     compared: Comparison, found: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
 ) -> tuple[str, ...]:
     facts = compared.facts
-    texts = [*filter(None, [facts.text_of_others]), *texts_of_passed_over(one for one in rejected if one.another_run)]
+    texts = [
+        *filter(None, [text_of_others_in(facts)]),
+        *texts_of_passed_over(one for one in rejected if one.another_run),
+    ]
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
+    # So far of the tree; the rest is about the step that is taken.
     if found is None:
         return tuple(texts)
-    saved = facts.saved_as(found.step, run)
+    saved = saved_as(facts, found.step, run)
     texts += _other_runs(facts, found, saved)
     diverged = sorted({one.rank for one in facts.counted_at(found.step) if one.is_nan})
     if diverged:
@@ -204,7 +216,7 @@ def _warnings(
             f"step {found.step}: {NAN_EVERYWHERE} in the slices of {name_ranks(diverged)}: training had diverged "
             "by then; recover-ckpt history --read shows since when, --step takes an older step"
         )
-    if (unhealthy := facts.why_unhealthy(found.step, saved)) is not None:
+    if (unhealthy := why_unhealthy_at(facts, saved)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
@@ -236,7 +248,7 @@ def _other_runs(facts: Facts, found: StepAssessment, saved: Saved) -> list[str]:
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
     if facts.lineage is None and facts.older_runs.chosen is None:
         return facts.older_runs.why_not_last(found.step, found.run_id)
-    why = facts.why_older(found.step) if found.step == facts.options.step else None
+    why = why_older(facts, found.step) if found.step == facts.options.step else None
     return f"step {found.step} is not of the present run: {why}" if why is not None else None
 
 
@@ -270,8 +282,8 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             text = f"stays as it is beside {action.target}, which is of the format that the rest of its slice is in"
             notes.append(Note(path, text))
     for step, ranks in facts.steps.items():
-        for rank, held in ranks.items():
-            for files in facts.positions.apart([one.file for one in held]) if len(held) > 1 else ():
+        for rank, slices in ranks.items():
+            for files in facts.positions.apart([slice_.file for slice_ in slices]) if len(slices) > 1 else ():
                 for alike in facts.names.split(files) if len(files) > 1 else ():
                     if len(alike) > 1:
                         paths = list_some(file.path for file in alike)
@@ -362,15 +374,10 @@ def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
 
 def number_groups(planned: Planned) -> tuple[int, ...]:
     """Return for each rank the number of its group, in the order of first ranks; by lists, else by layouts."""
-    found: dict[Hashable, int] = {}
-    return tuple(found.setdefault(_group(planned.facts, rank), len(found)) for rank in range(planned.plan.world_size))
-
-
-def _group(facts: Facts, rank: int) -> Hashable:
-    if facts.groups.knows(rank):
-        return facts.groups.of(rank)
-    stages = facts.stages
-    cuts = stages.cuts.get(stages.of(rank), ())
-    if not cuts:
-        return rank
-    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)
+    groups, families = planned.facts.groups, planned.facts.stages.families
+    numbers: dict[tuple[int, ...], int] = {}
+    alike = (
+        groups.of(rank) if groups.knows(rank) else families.get(rank, (rank,))
+        for rank in range(planned.plan.world_size)
+    )
+    return tuple(numbers.setdefault(ranks, len(numbers)) for ranks in alike)

@@ -9,7 +9,7 @@ manifests, else the optimizer's ``global_step`` in the slices, else the ``step_n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
-from ms_recover.planning.prefixes import NO_NAMES, Experiments
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
@@ -104,7 +103,7 @@ def find_positions(files: Sequence[SliceFile]) -> Positions:
 def _by_manifest(file: SliceFile) -> int | None:
     """Return the position that the manifest of a slice states, None for an iteration, whose name is its position."""
     manifest = file.manifest
-    if manifest is None or file.part is not None or (manifest.rank, manifest.step) != (file.rank, file.step):
+    if manifest is None or file.kind is not None or (manifest.rank, manifest.step) != (file.rank, file.step):
         return None
     return manifest.cumulative_step
 
@@ -148,24 +147,6 @@ class Saved:
     generation: int = 0
     rerun: int = 0
     paths: frozenset[str] | None = None
-
-
-def saved_at(
-    step: Step,
-    times: Sequence[list[SliceFile]],
-    trained: Callable[[list[SliceFile]], int | None],
-    generation: int,
-    names: Experiments = NO_NAMES,
-) -> Iterator[Saved]:
-    """Yield the slices of a step by the time at which they were saved, as items to be put in order."""
-    for files in times:
-        yield Saved(
-            step=step,
-            trained=trained(files),
-            generation=generation,
-            rerun=max(map(names.number_of, files), default=0),
-            paths=frozenset(file.path for file in files) if len(times) > 1 else None,
-        )
 
 
 def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:

@@ -43,7 +43,7 @@ def _reads_of(part: AssessedPart, choice: Choice[AssessedStep]) -> list[SliceFil
         and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
     trial = _trial_reads(facts, one, actions)
-    alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
+    alike = facts.stages.replicated if facts.kind is None else facts.stages.sharing
     unclaimed = None if one.disagreements else ranks_without_claim(facts, choice.found, choice.rejected)
     wanted = [*facts.trials, *part.compared.unread]
     wanted += slices_to_compare(facts, unclaimed) if unclaimed is not None else ()

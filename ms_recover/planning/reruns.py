@@ -33,7 +33,7 @@ def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ..
     """
     chosen = [file for file in facts.files_at(found.step, found) if run.why_foreign(file) is None]
     decided = facts.lineage is not None or facts.options.run is not None or facts.options.newest
-    if decided or facts.inventory.part is not None or not chosen:
+    if decided or facts.kind is not None or not chosen:
         return ()
     names, number = facts.names, facts.names.number_of
     bases, own = {names.of(file) for file in chosen}, {file.prefix for file in chosen}

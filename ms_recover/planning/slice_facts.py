@@ -9,7 +9,7 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.slices import ParameterList
-from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.claims import Claims
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
 from ms_recover.planning.redundancy.seen_local import NOTHING_SEEN, Member, SeenLocal, find_seen_local
 from ms_recover.planning.redundancy.tolerance import Tolerance
@@ -84,6 +84,11 @@ class SliceFacts:
         assert self.digests is not None
         return self.digests
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it by itself: its header, its manifest's mismatch with its place, or its contents."""
+        return self.file.problem or self.manifest_problem or self.content_problem
+
     def digest_of(self, name: str) -> str | None:
         """Return the digest of a parameter's contents, None when it is not known."""
         place = self.listed.index.get(name)
@@ -119,21 +124,18 @@ def find_slice_facts(
     files: Iterable[SliceFile],
     inventory: Inventory,
     world: WorldSize,
-    groups: GroupMap,
+    claims: Claims,
     contents: Contents,
     tolerance: Tolerance,
-    alike: Mapping[int, tuple[int, ...]],
 ) -> Iterator[SliceFacts]:
     """Yield the facts about slices that lie in the world."""
+    # One object for all lists that are equal: comparing names takes as long as reading them.
     shared: dict[ParameterList, ParameterList] = {}
     files = list(files)
-    part, later, seen = (
-        inventory.part,
-        later_groups(files, groups.members.values(), tolerance, alike),
-        find_seen_local(files),
-    )
+    groups, seen = claims.groups, find_seen_local(files)
+    later = later_groups(files, groups.members.values(), tolerance, claims.stages.families)
     for file in files:
-        expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
+        expected = inventory.part.expected.get(file.step, {}).get(file.rank)
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
         group, path, claimed = groups.of(file.rank), file.path, file.rank in groups.claimed
         read = contents.digests.get(path)
@@ -147,7 +149,7 @@ def find_slice_facts(
             digests=None if file.encryption is not None else read or stated,
             was_read=read is not None,
             manifest_problem=check_manifest(
-                file, world.ranks, group if part is None else None, claimed=claimed, later=group in later
+                file, world.ranks, group if inventory.part.kind is None else None, claimed=claimed, later=group in later
             )
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),

@@ -80,7 +80,7 @@ def unite(local: Inventory, served: Sequence[Inventory], backups: Collection[int
     by_place: dict[tuple[int, Step, str | None], dict[int, list[SliceFile]]] = {}
     for number, inventory in enumerate(inventories):
         for file in inventory.slices:
-            by_place.setdefault((file.rank, file.step, file.part), {}).setdefault(number, []).append(file)
+            by_place.setdefault((file.rank, file.step, file.kind), {}).setdefault(number, []).append(file)
     slices: dict[str, SliceFile] = {}
     holders: dict[str, int] = {}
     replaced: dict[str, FileState] = {}
@@ -211,7 +211,7 @@ def cut_down(
         files_of_rank: list[RankVerdict] = []
         for one in verdict.files:
             take(one, files_of_rank)
-        verdicts.append(join_verdicts(verdict.rank, tuple(files_of_rank)) if verdict.parts else files_of_rank[0])
+        verdicts.append(join_verdicts(verdict.rank, tuple(files_of_rank)))
     actions = [_on_this_node(action, union) for action in plan.actions if lives_here(action.rank)]
     small = [file for file in union.small if plan.step is not None and lives_here(file.rank or 0)]
     return replace(

@@ -54,7 +54,7 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     ContradictionError
         When the evidence gives an absurd number.
     """
-    if inventory.part is not None:
+    if inventory.part.kind is not None:
         return WorldSize(ranks=inventory.part.world_size, source=inventory.part.source, rejected_lists={})
     highest = max(inventory.ranks, default=-1)
     if given is not None:

@@ -107,8 +107,8 @@ def _how(one: Disagreement) -> str:
         texts.append(f"later rank {ranks_text(one.later)} as well")
     if one.recorded:
         texts.append("training noticed it and recorded the parameter as rank-local")
-    if one.part is not None:
-        texts.append(f"in the {one.part} file")
+    if one.kind is not None:
+        texts.append(f"in the {one.kind} file")
     return f"{'; '.join(texts)} (by {one.source})"
 
 

@@ -268,15 +268,15 @@ def _rank_table(plan: Plan, width: int | None) -> list[str]:
 def why_text(one: RankVerdict) -> str:
     """Return the reason of a verdict for a row that has the path of the slice in another cell."""
     why = one.reason.removeprefix(f"{one.path}: ")
-    return shorten(f"{one.part}: {why}" if one.part else why)
+    return shorten(f"{one.kind}: {why}" if one.kind else why)
 
 
 def _files(rank: RankVerdict) -> tuple[RankVerdict, ...]:
     """Return the verdicts by file, those of a rank that keeps all of them as one."""
-    if not rank.parts or any(part.verdict != "keep" for part in rank.parts):
+    if not rank.by_kind or any(part.verdict != "keep" for part in rank.by_kind):
         return rank.files
-    paths = " and ".join(part.path or "" for part in rank.parts)
-    reasons = dict.fromkeys(part.reason for part in rank.parts)
+    paths = " and ".join(part.path or "" for part in rank.by_kind)
+    reasons = dict.fromkeys(part.reason for part in rank.by_kind)
     return (replace(rank, path=paths, reason=next(iter(reasons)) if len(reasons) == 1 else rank.reason),)
 
 

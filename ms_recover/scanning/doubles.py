@@ -36,15 +36,15 @@ def without_doubles(
     """
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
-    counts = Counter((file.rank, file.step, file.part) for file in slices)
+    counts = Counter((file.rank, file.step, file.kind) for file in slices)
     if len(counts) == len(slices):
         return list(slices)
     for file in sorted(slices, key=lambda file: (_place(file), file.path not in named, file.path)):
-        if file.problem is not None or counts[file.rank, file.step, file.part] == 1:
+        if file.problem is not None or counts[file.rank, file.step, file.kind] == 1:
             kept.append(file)
         else:
             parameters = tuple(sorted(file.parameters, key=attrgetter("name")))
-            groups[(file.rank, file.step, file.part, file.encryption, parameters)].append(file)
+            groups[(file.rank, file.step, file.kind, file.encryption, parameters)].append(file)
     for group in groups.values():
         kept += group if len(group) == 1 else _without_doubles(tree, group, notes, stop or (lambda: False))
     return kept

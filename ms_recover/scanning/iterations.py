@@ -63,7 +63,7 @@ class FoundIterations:
         """
         by_step: dict[Step, list[SliceFile]] = defaultdict(list)
         for file in slices:
-            if file.part == "opt" and file.problem is None and len(by_step[file.step]) < _MOST_ASKED:
+            if file.kind == "opt" and file.problem is None and len(by_step[file.step]) < _MOST_ASKED:
                 by_step[file.step].append(file)
         found = []
         for one in self.iterations:

@@ -68,7 +68,7 @@ class SliceName:
     step: Step
     prefix: str
     place: RankPath
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
 
     @property
     def path(self) -> str:

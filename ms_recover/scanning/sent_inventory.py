@@ -24,6 +24,7 @@ from ms_recover.formats.codec import (
     Size,
     convert,
     decode,
+    field,
     fill,
     make_with,
     to_json,
@@ -88,7 +89,7 @@ class _SliceFields(Fields):
     denied: bool = False
     failing: bool = False
     inode: Count | None = None
-    part: WeightKind | None = None
+    kind: WeightKind | None = field(name="part", default=None)
     digits: _Digits = 1
     numbers: Count | None = None
     dealt: bool = False
@@ -104,7 +105,7 @@ class _OrphanFields(Fields):
     prefix: str
     manifest: str | None
     problem: str | None
-    part: WeightKind | None = None
+    kind: WeightKind | None = field(name="part", default=None)
     digits: _Digits = 1
     numbers: Count | None = None
 
@@ -355,8 +356,8 @@ def _read_notes(sent: Sequence[tuple[str, str]]) -> tuple[Note, ...]:
 
 
 def _read_place(fields: _SliceFields | _OrphanFields, numbers: tuple[tuple[int, ...], ...]) -> RankPath:
-    if (fields.part is None) != (fields.epoch >= 0):
-        raise ValueError(f"a slice of epoch {fields.epoch} is of the part {fields.part}")
+    if (fields.kind is None) != (fields.epoch >= 0):
+        raise ValueError(f"a slice of epoch {fields.epoch} is of the part {fields.kind}")
     if fields.numbers is None:
         return RankPath(fields.place, fields.digits)
     if fields.numbers >= len(numbers):

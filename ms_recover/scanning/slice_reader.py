@@ -194,14 +194,14 @@ class SliceReader:
             prefix=name.prefix,
             manifest=found.manifest,
             problem=found.problem,
-            part=name.part,
+            kind=name.kind,
         )
 
 
 def _slice_file(name: SliceName, info: FileInfo | None, **found: Any) -> SliceFile:
     """Return a slice; its size is 0 where the store does not state it."""
     place = (name.rank, name.step, name.place, name.prefix)
-    found["part"] = name.part
+    found["kind"] = name.kind
     if info is None:
         return SliceFile(*place, 0, 0, **found)
     return SliceFile(*place, info.size, info.mtime_ns, inode=info.inode, **found)

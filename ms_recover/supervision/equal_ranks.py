@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.redundancy.stages import Stages
 
 
 def missing_lists(inventory: Inventory, options: PlanOptions) -> dict[int, tuple[int, ...]]:
@@ -27,7 +25,7 @@ def missing_lists(inventory: Inventory, options: PlanOptions) -> dict[int, tuple
         return {}
     facts = gather_facts(inventory, replace(options, step=None, ranks=None))
     found: dict[int, tuple[int, ...]] = {}
-    for group in _alike(facts.stages, range(facts.world.ranks)):
+    for group in dict.fromkeys(facts.stages.families.values()):
         held = [file for file in sealed if file.rank in group]
         contents = {file.manifest.digests.parameters for file in held if file.manifest is not None}
         if len(group) > 1 and len(held) == len(group) and len(contents) == 1:
@@ -45,14 +43,3 @@ def _newest_sealed(inventory: Inventory) -> list[SliceFile]:
         if not step.is_iteration and [file.rank for file in files if file.manifest] == list(inventory.ranks):
             return files
     return []
-
-
-def _alike(stages: Stages, ranks: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the groups of ranks that hold the same part of every parameter with a layout."""
-    groups: dict[tuple[int, tuple[object, ...]], list[int]] = defaultdict(list)
-    for rank in ranks:
-        cuts = stages.cuts.get(stages.of(rank), ())
-        if cuts:
-            parts = tuple(cut.parts[rank % stages.devices] for cut in cuts)
-            groups[stages.of(rank), parts].append(rank)
-    return [tuple(group) for group in groups.values()]

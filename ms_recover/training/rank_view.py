@@ -22,13 +22,12 @@ from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import assess_step
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.required_reads import required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept, why_not_shown
-from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates
+from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.survey import survey_folder
@@ -168,7 +167,7 @@ class RankView:
 
     def generation(self, step: Step) -> int:
         """Return the place in the lineage of the run that a step is taken from."""
-        return self.comparison.facts.generation(step) if self.comparison is not None else 0
+        return self.comparison.facts.times_of(step)[0].generation if self.comparison is not None else 0
 
     def is_set_aside(self, file: SliceFile, step: Step) -> bool:
         """Whether a slice is set aside when training resumes from a step: it is newer, or of a later run than the last.
@@ -222,7 +221,7 @@ class RankView:
 
     def run_of(self, step: Step) -> RunStep:
         """Return a step with the run that it is taken from."""
-        run = self.compared.facts.runs(step)[0]
+        run = runs_of(self.compared.facts, step)[0]
         return RunStep(self.assessments[step].run_id or "", step, run.started)
 
     def judged(
@@ -241,10 +240,11 @@ class RankView:
             return replace(self, known_runs=runs)
         if not self.seen.slices:  # what a start left that saved nothing states no number of ranks
             judging = replace(judging, world_size=None)
-        compared = compare_slices(gather_facts(self.seen, judging, NOTHING_READ, runs))
+        tree = Parts(TreeFacts(self.seen, judging, NOTHING_READ, runs))
+        (compared,) = tree.every()
         assessments: dict[Step, StepAssessment] = {}
         passed_over: dict[Step, str] = {}
-        for one in find_candidates(TreeFacts.of(compared.facts), only) if self.seen.slices else ():
+        for one in find_candidates(tree.facts, only) if self.seen.slices else ():
             if isinstance(one, Candidate):
                 assessments[one.step] = _assess(compared, one, self.rank)
             else:
@@ -279,9 +279,9 @@ class RankView:
                 read_contents(root, others)
             )
             options = view.compared.facts.options
-            compared = compare_slices(gather_facts(view.inventory, options, contents, view.known_runs))
-            own_step = candidate_at(TreeFacts.of(compared.facts), step)
-            assessments = {**view.assessments, step: _assess(compared, own_step, view.rank)}
+            tree = Parts(TreeFacts(view.inventory, options, contents, view.known_runs))
+            (compared,) = tree.every()
+            assessments = {**view.assessments, step: _assess(compared, candidate_at(tree.facts, step), view.rank)}
             view = replace(view, comparison=compared, contents=contents, assessments=assessments)
         if view.verdict(step).verdict == "keep":
             view = replace(view, keeping=keeping)

@@ -15,28 +15,27 @@ from typing import NamedTuple
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
-from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, judge_runs
-from ms_recover.planning.facts import Facts, gather_facts
-from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import RunRecord, find_run_records
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.resharding.target import Target
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate, find_candidates
-from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.planning.union import unite
 from ms_recover.scanning.read import read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.training.other_world import aside_roots
+from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -156,15 +155,21 @@ class JudgedTree:
     """A tree with what its slices show, read as far as was needed."""
 
     tree: SliceTree
-    options: PlanOptions
     runs: tuple[RunRecord, ...]
-    facts: Facts
-    contents: Contents = NOTHING_READ
+    session: Session
 
     @classmethod
     def of(cls, tree: SliceTree, options: PlanOptions, runs: tuple[RunRecord, ...]) -> JudgedTree:
         """Judge a tree by the runs that all ranks see; errors as for `gather_facts`."""
-        return cls(tree, options, runs, gather_facts(tree.inventory, options, NOTHING_READ, runs))
+        judged = cls(tree, runs, Session(tree.inventory, options, read=tree.read, known_runs=runs))
+        judged.session.facts.every()
+        return judged
+
+    @property
+    def facts(self) -> Facts:
+        """The facts about it, which has one part."""
+        (facts,) = self.session.facts.every()
+        return facts
 
     @property
     def ranks(self) -> int:
@@ -173,28 +178,22 @@ class JudgedTree:
 
     def candidates(self, only: Step | None) -> Iterator[Candidate | RejectedStep]:
         """Yield the steps that may be resumed from, or that one alone, newest first, and those that are passed over."""
-        return find_candidates(TreeFacts.of(self.facts), only)
+        return find_candidates(self.session.facts, only)
 
     def place(self, step: Step) -> Place:
         """Return the place of a step in the lineage."""
-        return self.facts.generation(step), step
+        return self.facts.times_of(step)[0].generation, step
 
-    def compared(self, step: Step) -> Comparison:
+    def compared(self, step: Step) -> list[Comparison]:
         """Compare the slices of a step; those without a manifest are read."""
-        unread = [
-            one.file
-            for one in self.facts.counted_at(step)
-            if one.manifest is None and one.file.problem is None and not self.contents.knows(one.file)
-        ]
-        if unread:
-            self.contents = self.contents.merged(self.tree.read(unread))
-            self.facts = gather_facts(self.tree.inventory, self.options, self.contents, self.runs)
-        return compare_slices(self.facts)
+        held = [one.file for one in self.facts.counted_at(step) if one.manifest is None and one.file.problem is None]
+        self.session.read(held)
+        return self.session.compared(step)
 
     def plan(self, step: Step, run: Run, target: Target | None) -> ReshardPlan:
         """Plan a step for a target, or without one for whole parameters; errors as for `plan_step`."""
         wanted = ReshardOptions(full=True) if target is None else ReshardOptions(strategy=target.source)
-        return plan_step([self.compared(step)], step, target, wanted, "", run=run)
+        return plan_step(self.compared(step), step, target, wanted, "", run=run)
 
     def judge(self, candidate: Candidate) -> Judged[JudgedTree]:
         """Judge whether every region of every parameter of a step has a holder."""

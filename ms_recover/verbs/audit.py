@@ -16,6 +16,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
+from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def audit(  # noqa: PLR0913 (the keywords of programs)
     if not inventory.steps:
         return audit_claims(inventory, options, topology, wanted)
     planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
-    if (others := planned.tree.facts.text_of_others) is not None:
+    if (others := text_of_others(planned.tree.facts)) is not None:
         _log.warning("%s: %s", inventory.root, others)
     return audit_planned(planned, topology, wanted)
 

@@ -21,6 +21,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
 from ms_recover.planning.explain import judge_complete
 from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import is_url, open_plain, open_store
 from ms_recover.verbs.session import Kinds, Session
@@ -75,7 +76,7 @@ def complete(  # noqa: PLR0913 (the keywords of programs)
     """
     parts: Kinds = (None,)
     if inventory.iterations:
-        parts = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)] or kinds
+        parts = [kind for kind in kinds if any(file.kind == kind for file in inventory.slices)] or kinds
         if output is not None and len(parts) > 1:
             raise UsageError(f"{output} is one file, and a slice of an iteration is two: name one of the kinds")
     session = Session(inventory, options, jobs=jobs, progress=progress)
@@ -98,7 +99,7 @@ def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAct
         why = "; ".join(f"step {passed.step}: {passed.reason}" for passed in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {root}; {why}")
-    if (others := facts.text_of_others) is not None:
+    if (others := text_of_others(facts)) is not None:
         _log.warning("%s: %s", root, others)
     for text in texts_of_passed_over(choice.rejected):
         _log.warning("%s: %s; step %s is taken", root, text, choice.shown.step)

@@ -19,6 +19,7 @@ from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, P
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import judge_step_of
+from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.scanning.scan import scan
 from ms_recover.verbs.audit import audit, audit_planned
 from ms_recover.verbs.session import Session
@@ -71,7 +72,7 @@ def measure(
     else:
         costs = audit_planned(planned, topology, wanted)
     made = make_metrics(inventory, plan, ranks, costs, read_recovery_log(inventory.root))
-    return replace(made, others=planned.tree.facts.text_of_others)
+    return replace(made, others=text_of_others(planned.tree.facts))
 
 
 def make_metrics(

@@ -26,6 +26,7 @@ from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import refuse_experiments, text_of_others
 from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
@@ -129,13 +130,13 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
         return Judged(step=step, run=run, value=plan, why=why_not(plan), disputed=bool(plan.disagreements))
 
     if refuse_several:
-        facts.refuse_several()
+        refuse_experiments(facts)
     choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     plan = choice.shown.value
     if plan is None:
         refuse_empty(facts, choice.rejected)
     rejected = tuple(passed for passed in choice.rejected if passed.step != plan.step)
-    return replace(plan, rejected_steps=rejected, warnings=(*filter(None, [facts.text_of_others]), *plan.warnings))
+    return replace(plan, rejected_steps=rejected, warnings=(*filter(None, [text_of_others(facts)]), *plan.warnings))
 
 
 def _checked(wanted: ReshardOptions, inventory: Inventory) -> ReshardOptions:

@@ -13,9 +13,10 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import AssessedStep, Choice, choose_step
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.judging.trials import trials_of
+from ms_recover.planning.lineage import RunRecord
 from ms_recover.planning.planner import Planned, plan_choice
 from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.runs import Run
@@ -27,10 +28,17 @@ T = TypeVar("T")
 Kinds = Sequence[WeightKind | None]
 
 
+def reader_of(inventory: Inventory, jobs: int, progress: Progress | None, *, from_device: bool = False) -> Reader:
+    """Return what reads slices of a tree in threads of this process, from the device or from the page cache."""
+    counted = progress or (lambda count: None)
+    reading = Reading(jobs=jobs, progress=counted, from_device=from_device, crc=inventory.crc_later)
+    return partial(read_contents, inventory.root, reading=reading)
+
+
 class Session:
     """A tree that was scanned, with the options of its operator, and what was read of its slices so far.
 
-    Parameters are those of `ms_recover.api.plan`; with `deep` slices are read from the device, not the page cache.
+    Parameters are those of `ms_recover.api.plan`, and the runs that are known from elsewhere.
 
     Attributes
     ----------
@@ -51,20 +59,11 @@ class Session:
         jobs: int = 1,
         progress: Progress | None = None,
         read: Reader | None = None,
-        deep: bool = False,
+        known_runs: Sequence[RunRecord] = (),
     ) -> None:
         self.inventory, self.options = inventory, options
-        self._reader = read or partial(
-            read_contents,
-            inventory.root,
-            reading=Reading(
-                jobs=jobs,
-                progress=progress or (lambda count: None),
-                from_device=deep,
-                crc=inventory.crc_later,
-            ),
-        )
-        self.facts = TreeFacts(inventory, options)
+        self._reader = read or reader_of(inventory, jobs, progress)
+        self.facts = TreeFacts(inventory, options, known_runs=known_runs)
 
     @property
     def contents(self) -> Contents:
@@ -116,7 +115,7 @@ class Session:
         return [
             file
             for file in self.inventory.slices
-            if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
+            if file.problem is None and step in (None, file.step) and (not kinds or file.kind in kinds)
         ]
 
     def compared(self, step: Step, kinds: Kinds = ()) -> list[Comparison]:

@@ -17,7 +17,7 @@ from ms_recover.model.verdicts import Evidence
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
 from ms_recover.planning.tree.tree_facts import check_kind_of_step
-from ms_recover.verbs.session import Session
+from ms_recover.verbs.session import Session, reader_of
 
 if TYPE_CHECKING:
     from ms_recover.model.verification import Verification
@@ -52,7 +52,7 @@ def verify(
     from ms_recover.execution.recovery_log import note_verification
 
     check_step_there(inventory, options.step)
-    session = Session(inventory, options, jobs=jobs, progress=progress, read=read, deep=deep)
+    session = Session(inventory, options, read=read or reader_of(inventory, jobs, progress, from_device=deep))
     parts = [make_verification(compared) for compared in compare_read(session)]
     if inventory.iterations:
         from ms_recover.planning.document_check import check_documents

@@ -91,7 +91,7 @@ def test_manifests_prove_both_files_of_a_rank(tmp_path):
     wrong = api.verify(api.scan(root)).wrong
     assert [check.path for check in wrong] == [MODEL2]
     plan = api.plan(api.scan(root))
-    assert (plan.ranks[2].evidence, [part.verdict for part in plan.ranks[2].parts]) == ("manifest", ["copy", "keep"])
+    assert (plan.ranks[2].evidence, [part.verdict for part in plan.ranks[2].files]) == ("manifest", ["copy", "keep"])
     api.apply(plan)
     assert contents(root) == whole
 
@@ -308,8 +308,8 @@ def test_ranks_without_a_shard_have_no_file(tmp_path):
     (tmp_path / TRACKER).write_text("200")
     plan = api.plan(api.scan(tmp_path))
     assert (plan.step, plan.world_size, plan.actions, plan.documents) == (Step.iteration(200), 4, (), ())
-    assert plan.ranks[1].parts[0].path is None
-    assert plan.ranks[3].parts[0].path == f"{NEW}/llama_tiny-model-0000002-0000003.safetensors"
+    assert plan.ranks[1].files[0].path is None
+    assert plan.ranks[3].files[0].path == f"{NEW}/llama_tiny-model-0000002-0000003.safetensors"
     assert plan_from_json(json.dumps(plan_to_json(plan)), "plan.json") == plan
     assert api.verify(api.scan(tmp_path)).ok
     lose(tmp_path, "llama_tiny-model-0000002-0000003.safetensors")
@@ -439,7 +439,7 @@ def test_a_node_that_lost_everything_plans_over_another(tmp_path):
         f"{NEW}/{name}" for rank in range(8) for name in of_rank("dp2_mp2_pp2", rank)
     }
     assert [write.target for write in cut.documents] == [f"{NEW}/metadata.json", f"{NEW}/common.json", TRACKER]
-    assert cut.ranks[0].parts[0].verdict == "copy"
+    assert cut.ranks[0].files[0].verdict == "copy"
 
 
 def test_a_node_uses_what_only_another_has(tmp_path):

@@ -133,7 +133,7 @@ def test_the_operator_names_the_wrong_one_of_two(tmp_path):
     plan = api.plan(api.scan(root), PlanOptions(lost=frozenset([2])))
     assert [action.rank for action in plan.actions] == [2, 2]
     assert plan.ranks[2].state == "lost"
-    assert [part.part for part in plan.ranks[2].parts] == ["model", "opt"]
+    assert [file.kind for file in plan.ranks[2].files] == ["model", "opt"]
     api.apply(plan)
     assert contents(root) == whole
 

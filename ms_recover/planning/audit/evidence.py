@@ -46,7 +46,7 @@ def find_evidence(facts: Facts) -> Evidence:
     kept_groups = {groups.of(rank) for rank in groups.claimed}
     stage_files: dict[int, set[int]] = defaultdict(set)
     kept_stages: set[int] = set()
-    if inventory.part is not None:  # documents of the iteration say it, for all ranks
+    if inventory.part.kind is not None:  # documents of the iteration say it, for all ranks
         return Evidence(
             by_group={},
             kept_groups=frozenset(groups.members.values()),

@@ -150,7 +150,7 @@ def _bare(facts: Facts) -> list[int]:
 
 def _unknown(case: Case) -> Iterator[Finding]:
     facts = case.facts
-    if facts.inventory.part is not None or facts.options.axes is not None:
+    if facts.kind is not None or facts.options.axes is not None:
         return
     unknown = [rank for rank in _bare(facts) if not facts.groups.knows(rank)]
     if unknown:
@@ -163,7 +163,7 @@ def _unknown(case: Case) -> Iterator[Finding]:
 
 def _evidence(case: Case) -> Iterator[Finding]:
     facts = case.facts
-    if facts.inventory.part is not None or facts.options.axes is not None:
+    if facts.kind is not None or facts.options.axes is not None:
         return
     evidence, bare = find_evidence(facts), _bare(facts)
     thin = []

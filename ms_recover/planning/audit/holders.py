@@ -31,8 +31,8 @@ from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison, StepJudgement
-from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.sourcing.expected_parameters import stated_parameters
 from ms_recover.planning.sourcing.parameters import Way
 from ms_recover.planning.sourcing.supply import Supply
@@ -363,7 +363,7 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
         if isinstance(judged, RejectedStep) or judged.why is not None:
             continue
         parts = judged.value.parts
-        known += [one for one in parts if kind_of(one.compared) is None and _is_whole(one.compared, one.assessment)]
+        known += [one for one in parts if one.compared.facts.kind is None and _is_whole(one.compared, one.assessment)]
         held = join_parts([find_holders(one.supply, ties) for one in parts])
         ties = held.ties
         yield held

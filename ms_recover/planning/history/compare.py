@@ -48,7 +48,7 @@ def compare_moments(
     moments: Sequence[Moment],
     shared: Sequence[Shared],
     tolerance: Tolerance,
-    part: WeightKind | None = None,
+    kind: WeightKind | None = None,
 ) -> Compared:
     """Compare what ranks share at each step, oldest first.
 
@@ -90,7 +90,7 @@ def compare_moments(
                         differ.add(name)
             agreed[number] = moment.step
         steps.append(_step(moment, differ, expected - moment.own.keys(), compared))
-    found = [_disagreement(one, part) for one in courses.values() if not one.own]
+    found = [_disagreement(one, kind) for one in courses.values() if not one.own]
     found.sort(key=lambda one: (_place(steps, one.first), one.parameter, one.sides))
     return Compared(
         steps=tuple(steps),
@@ -178,7 +178,7 @@ def _place(steps: Sequence[HistoryStep], step: Step) -> int:
     return next(place for place, one in enumerate(steps) if one.step == step)
 
 
-def _disagreement(course: _Course, part: WeightKind | None) -> Disagreement:
+def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     lost = _outvoted(course.sides)
     return Disagreement(
         parameter=course.name,
@@ -191,7 +191,7 @@ def _disagreement(course: _Course, part: WeightKind | None) -> Disagreement:
         later=tuple(sorted(course.later.difference(lost))),
         recorded=course.recorded,
         source=course.shared.source,
-        part=part,
+        kind=kind,
     )
 
 

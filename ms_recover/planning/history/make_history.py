@@ -18,6 +18,7 @@ from ms_recover.planning.history.compare import compare_moments
 from ms_recover.planning.history.shared import Shared, find_shared
 from ms_recover.planning.history.witnesses import Moment, find_moments
 from ms_recover.planning.lineage import RunRecord, find_run_records, identity_of
+from ms_recover.planning.tree.candidates import text_of_others_in
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 _WORST = ("clean", "uncompared", "disagreed")
@@ -27,8 +28,7 @@ def make_history(facts: Facts, tree: TreeFacts) -> History:
     """Return the history of the run that a plan would recover, of one part of a tree, by manifests alone."""
     moments = find_moments(facts, tree)
     shared, notes = find_shared(facts, moments)
-    part = facts.inventory.part
-    compared = compare_moments(moments, shared, facts.tolerance, part.name if part is not None else None)
+    compared = compare_moments(moments, shared, facts.tolerance, facts.kind)
     changes = find_changes(moments)
     return with_clean(
         History(
@@ -44,7 +44,7 @@ def make_history(facts: Facts, tree: TreeFacts) -> History:
             stopped=changes.stopped,
             frozen=changes.frozen,
             alone=_alone(moments, shared),
-            notes=(*filter(None, [facts.text_of_others]), *_missing(facts, moments, shared), *notes),
+            notes=(*filter(None, [text_of_others_in(facts)]), *_missing(facts, moments, shared), *notes),
         )
     )
 

@@ -14,7 +14,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.lineage import identity_of
 from ms_recover.planning.runs import Run, find_runs
-from ms_recover.planning.tree.candidates import why_of_another_run
+from ms_recover.planning.tree.candidates import runs_of, why_of_another_run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 
@@ -148,7 +148,7 @@ def _is_one_run(files: list[SliceFile | OrphanManifest]) -> bool:
 def _best_run(facts: Facts, step: Step, files: list[SliceFile | OrphanManifest]) -> Run | None:
     """Return the run of which a step's slices are taken, as a plan takes them; of orphans alone likewise."""
     if any(isinstance(file, SliceFile) for file in files):
-        return next(iter(facts.runs(step)), None)
+        return next(iter(runs_of(facts, step)), None)
     gone = [_as_slice(file) for file in files if isinstance(file, OrphanManifest)]
     return next(iter(find_runs(gone, facts.older_runs, newest=False, lineage=facts.lineage)), None)
 

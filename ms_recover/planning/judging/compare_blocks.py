@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.splits import is_alone, settle_split, shows_split
+from ms_recover.planning.judging.splits import is_alone, is_uncommitted, settle_split, shows_split
 from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
@@ -63,7 +63,7 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
 
     Those of which no contents are known do not vote.
     """
-    by_rank = {one.rank: one for one in slices if one.digests is not None}
+    by_rank = {slice_.rank: slice_ for slice_ in slices if slice_.digests is not None}
     if not by_rank:
         return BlockComparison()
     votes: list[_Counted] = []
@@ -71,20 +71,20 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
     by_file = _by_file(facts, by_rank)
     list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
-        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
+        counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
             continue
-        votes += [one for one in counted if not _all_proven(one)]
+        votes += [tally for tally in counted if not _all_proven(tally)]
     votes += _counters_of_stages(facts, by_rank)
-    for one in votes:
-        for ballot in one.ballots:
-            named[ballot.rank].update(one.names)
+    for tally in votes:
+        for ballot in tally.ballots:
+            named[ballot.rank].update(tally.names)
     for block in list_blocks:
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         counted = _count(facts, block, by_rank, done)
         if done:
             whole = _count(facts, block, by_rank, frozenset())
-            counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
+            counted += [tally for tally in whole if tally.vote.disagreement is not None and not tally.vote.disputed]
         votes += counted
     return _sum_up(facts, by_rank, _decided_by_manifests(votes))
 
@@ -98,7 +98,7 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
         one.rank: one
         for one in slices
         if one.digests is not None and one.manifest is None and one.file.problem is None
-        if not facts.is_uncommitted(one)
+        if not is_uncommitted(facts, one)
     }
     refuted: dict[str, str] = {}
     for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
@@ -122,15 +122,15 @@ def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, lis
     """
     agree: Counter[str] = Counter()
     differ: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for one in votes:
-        for name in one.names:
-            sides = sides_of(one.ballots, (name,))
+    for tally in votes:
+        for name in tally.names:
+            sides = sides_of(tally.ballots, (name,))
             for side in sides:
                 group = side[0].group
                 if any(ballot.group != group for ballot in side):
                     agree.update(ballot.path for ballot in side)
                     continue
-                others = (ballot for held in sides if held is not side for ballot in held)
+                others = (ballot for rival in sides if rival is not side for ballot in rival)
                 other = next((ballot.path for ballot in others if ballot.group != group), None)
                 if other is not None:
                     for ballot in side:
@@ -157,19 +157,19 @@ def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: 
     kinds: dict[tuple[str, ...] | None, list[SliceFacts]] = defaultdict(list)
     cache: dict[ParameterList, tuple[str, ...] | None] = {}
     for rank in block.ranks:
-        one = by_rank[rank]
-        if one.listed not in cache:
-            cache[one.listed] = _names_of(one.listed, block, done)
-        names = cache[one.listed]
+        ballot = by_rank[rank]
+        if ballot.listed not in cache:
+            cache[ballot.listed] = _names_of(ballot.listed, block, done)
+        names = cache[ballot.listed]
         if names is None or names:
-            kinds[None if names is None else tuple(sorted(names))].append(one)
+            kinds[None if names is None else tuple(sorted(names))].append(ballot)
     counted = []
     for names, ballots in kinds.items():
         known = names if names is not None else tuple(ballots[0].listed.index)
-        held = hold_vote(ballots, facts.tolerance, names)
-        vote = settle_split(facts, ballots, held, known)
-        proven = any(one.proven for one in ballots if one.path in held.winners)
-        by_manifest = held if held.odd and proven and vote.disagreement is not None else None
+        outcome = hold_vote(ballots, facts.tolerance, names)
+        vote = settle_split(facts, ballots, outcome, known)
+        proven = any(ballot.proven for ballot in ballots if ballot.path in outcome.winners)
+        by_manifest = outcome if outcome.odd and proven and vote.disagreement is not None else None
         counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote, manifest=by_manifest))
     return counted
 
@@ -187,18 +187,14 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     It is trusted if manifests that training saved name it. Otherwise ranks of different groups must agree in at least
     as many of its parameters as they differ in, unless that is a single one.
     """
-    stages = facts.stages
-    held = {ballot.rank: ballot for one in votes for ballot in one.ballots}
-    for rank, file in held.items():
-        digests = stages.digests.get(stages.of(rank), frozenset())
-        if file.saved and file.manifest is not None and file.manifest.strategy_digest in digests:
-            return True
+    if any(facts.stages.is_named_by(ballot.file) for tally in votes for ballot in tally.ballots):
+        return True
     agree: set[str] = set()
     split: set[str] = set()
-    for one in votes:
-        if len({ballot.group for ballot in one.ballots}) > 1:
-            agree.update(set(one.names).difference(one.vote.disputed))
-            split.update(one.vote.disputed)
+    for tally in votes:
+        if len({ballot.group for ballot in tally.ballots}) > 1:
+            agree.update(set(tally.names).difference(tally.vote.disputed))
+            split.update(tally.vote.disputed)
     return len(split - agree) <= max(len(agree), 1)
 
 
@@ -213,20 +209,20 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
     by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
     for rank in sorted(by_rank):
         by_stage[facts.stages.of(rank)].append(by_rank[rank])
-    for stage, held in by_stage.items():
+    for stage, ballots in by_stage.items():
         layouts = facts.stages.layouts.get(stage)
-        if layouts is None or not all(one.contents.parameters for one in held):
+        if layouts is None or not all(ballot.contents.parameters for ballot in ballots):
             continue
-        shared = set.intersection(*(_counters_in(listed) for listed in {one.listed for one in held}))
-        tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+        shared = set.intersection(*(_counters_in(listed) for listed in {ballot.listed for ballot in ballots}))
+        tolerance = facts.tolerance.of_slices(ballot.rank_local for ballot in ballots)
         for name in sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)):
-            *odd, most = sorted(sides_of(held, (name,)), key=count_witnesses)
-            if len(most) < 2 or not all(is_alone(side, held) for side in odd):
+            *odd, most = sorted(sides_of(ballots, (name,)), key=count_witnesses)
+            if len(most) < 2 or not all(is_alone(side, ballots) for side in odd):
                 continue
-            block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
-            vote = hold_vote(held, facts.tolerance, (name,))
-            if vote.disagreement is None and not shows_split(facts, held, vote):
-                counted.append(_Counted(block=block, names=(name,), ballots=tuple(held), vote=vote))
+            block = Block(ranks=tuple(ballot.rank for ballot in ballots), names=frozenset((name,)), source="")
+            vote = hold_vote(ballots, facts.tolerance, (name,))
+            if vote.disagreement is None and not shows_split(facts, ballots, vote):
+                counted.append(_Counted(block=block, names=(name,), ballots=tuple(ballots), vote=vote))
     return counted
 
 
@@ -244,6 +240,7 @@ def _decided_by_manifests(votes: Sequence[_Counted]) -> list[_Counted]:
 
 
 def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> BlockComparison:
+    # What votes over layouts settle, a rank list need not: its dispute about the same is none.
     settled = {
         (path, name)
         for one in votes
@@ -279,6 +276,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
                 witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
             agreeing[path] += len(one.names) if vote.agreeing > 1 else 0
             tolerated[path] += vote.tolerated
+    # A slice that lost may still give what it was not outvoted in, unless it agrees with others in less than that.
     outvoted = {path: _merge(lost) for path, lost in odd.items()}
     good = {}
     for one_slice in by_rank.values():
@@ -321,8 +319,8 @@ def _ranks_of(facts: Facts, block: Block) -> tuple[int, ...]:
 def _merge(lost: Sequence[Outvoted]) -> Outvoted:
     if len(lost) == 1:
         return lost[0]
-    names = tuple(dict.fromkeys(name for one in lost for name in one.names))
+    names = tuple(dict.fromkeys(name for outvoted in lost for name in outvoted.names))
     first, *more = lost
-    also = [name for one in more for name in one.names if name not in first.names]
+    also = [name for outvoted in more for name in outvoted.names if name not in first.names]
     text = f"{first.reason}; and {name_some(list(dict.fromkeys(also)))} likewise" if also else first.reason
     return Outvoted(names=names, reason=text)

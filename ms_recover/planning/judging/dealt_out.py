@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
@@ -26,50 +26,44 @@ _STATE = re.compile(r"(?:moments?\d?|adam_[mv]|lamb_[mv]|exp_avg\w*)\.(.+)\Z")
 """Names of optimizer states that nothing but the optimizers of MindSpore have, and the weight."""
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """The steps at which parameters were dealt out, and those at which they may have been, each with the reason."""
-
-    dealt: Mapping[Step, str]
-    doubtful: Mapping[Step, str]
-
-
-def find_dealt(facts: Facts, structure: StructureFindings) -> Dealt:
-    """Return the steps at which parameters were dealt out, beside those that replicas show.
+def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+    """Add the steps at which parameters were dealt out, or may have been, to those that replicas show.
 
     It shows in the metadata of safetensors files, in manifests and other steps of ranks without a slice, in other steps
     that were dealt out alike, in states without their weight, and in trainable parameters that layouts name and slices
     lack. Two replicas that list the same prove the contrary. Where only all states of the optimizer are lacking, it is
     in doubt: a checkpoint of weights alone looks the same.
     """
-    found = dict(structure.deduplicated)
-    if facts.inventory.part is not None:  # documents state the list of each file
-        return Dealt(found, {})
-    shown, names = frozenset(found), _NamesOf()
+    if facts.kind is not None:  # documents state the list of each file
+        return structure
+    dealt, names = dict(structure.deduplicated), _NamesOf()
+    shown = frozenset(dealt)
     layouts = facts.stages.layouts
     trainable = {stage: frozenset[str]().union(*families(named).values()) for stage, named in layouts.items()}
     doubtful: dict[Step, str] = {}
     for step in facts.steps:
-        held = [one for one in facts.counted_at(step) if _is_usable(one) and one.path not in structure.damaged]
-        if step in shown or not held:
+        slices = [
+            slice_ for slice_ in facts.counted_at(step) if _is_usable(slice_) and slice_.path not in structure.damaged
+        ]
+        if step in shown or not slices:
             continue
-        replicas = _Replicas(facts, held, names, trainable)
+        replicas = _Replicas(facts, slices, names, trainable)
         if replicas.alike:
             continue
         why = (
             replicas.unlike
-            or _by_metadata(held)
-            or _by_lost(facts, step, held, names)
-            or _by_other_steps(facts, shown, held, names)
-            or _by_names(held, names)
+            or _by_metadata(slices)
+            or _by_lost(facts, step, slices, names)
+            or _by_other_steps(facts, shown, slices, names)
+            or _by_names(slices, names)
         )
-        lists = {} if why is not None else _by_stage(facts, held, names)
+        lists = {} if why is not None else _by_stage(facts, slices, names)
         why = why or _by_layouts(facts, lists)
         if why is not None:
-            found[step] = why
+            dealt[step] = why
         elif (doubt := _doubt(facts, lists)) is not None:
             doubtful[step] = doubt
-    return Dealt(found, doubtful)
+    return replace(structure, deduplicated=dealt, doubtful=doubtful)
 
 
 def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -77,14 +71,14 @@ def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:
 
     A weight is trainable when some state of it is there.
     """
-    there = frozenset(layouts)
-    found: dict[str, set[str]] = defaultdict(set)
-    for name in there:
+    known = frozenset(layouts)
+    by_kind: dict[str, set[str]] = defaultdict(set)
+    for name in known:
         kind, _, weight = name.partition(".")
-        if weight in there:
-            found[kind].add(name)
-            found[""].add(weight)
-    return {kind: frozenset(names) for kind, names in found.items()}
+        if weight in known:
+            by_kind[kind].add(name)
+            by_kind[""].add(weight)
+    return {kind: frozenset(names) for kind, names in by_kind.items()}
 
 
 class _NamesOf:
@@ -116,41 +110,32 @@ class _Replicas:
     """
 
     def __init__(
-        self, facts: Facts, held: Sequence[SliceFacts], names: _NamesOf, trainable: Mapping[int, Names]
+        self, facts: Facts, slices: Sequence[SliceFacts], names: _NamesOf, trainable: Mapping[int, Names]
     ) -> None:
         self.alike, self.unlike = False, None
-        seen: dict[object, dict[Names, SliceFacts]] = defaultdict(dict)
-        for one in held:
-            listed, theirs = names.of(one), trainable.get(facts.stages.of(one.rank))
-            if one.manifest is not None and one.manifest.recovered:
+        seen: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
+        for slice_ in slices:
+            listed, theirs = names.of(slice_), trainable.get(facts.stages.of(slice_.rank))
+            if slice_.manifest is not None and slice_.manifest.recovered:
                 continue
-            there = seen[_replicas_of(facts, one.rank)]
-            other = there.setdefault(listed, one)
-            if other.rank != one.rank and (not theirs or not theirs.isdisjoint(listed)):
+            replicas = seen[facts.stages.families.get(slice_.rank, facts.groups.of(slice_.rank))]
+            other = replicas.setdefault(listed, slice_)
+            if other.rank != slice_.rank and (not theirs or not theirs.isdisjoint(listed)):
                 self.alike = True
                 return
-            if len(there) > 1 and self.unlike is None:
-                self.unlike = _unlike(one, there.values())
+            if len(replicas) > 1 and self.unlike is None:
+                self.unlike = _unlike(slice_, replicas.values())
 
 
-def _unlike(one: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
+def _unlike(slice_: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
     """Return a slice that lists others than one of some that should list the same; one that is cut off is none."""
     for other in others:
-        local = one.rank_local | other.rank_local
-        ours, theirs = ([name for name in held.listed.index if name not in local] for held in (one, other))
+        local = slice_.rank_local | other.rank_local
+        ours, theirs = ([name for name in each.listed.index if name not in local] for each in (slice_, other))
         short = min(len(ours), len(theirs))
-        if ours[:short] != theirs[:short] and set(ours) != set(theirs) and not is_misread(one.listed, other.listed):
-            return f"{other.path} and {one.path} should list the same parameters and do not"
+        if ours[:short] != theirs[:short] and set(ours) != set(theirs) and not is_misread(slice_.listed, other.listed):
+            return f"{other.path} and {slice_.path} should list the same parameters and do not"
     return None
-
-
-def _replicas_of(facts: Facts, rank: int) -> object:
-    """Return a key that ranks share which hold the same, by layouts or else by rank lists."""
-    stages = facts.stages
-    cuts = stages.cuts.get(stages.of(rank), ()) if stages.problem is None else ()
-    if not cuts:
-        return facts.groups.of(rank)
-    return stages.of(rank), tuple(cut.parts[rank % stages.devices] for cut in cuts)
 
 
 def _by_metadata(held: Iterable[SliceFacts]) -> str | None:
@@ -158,67 +143,67 @@ def _by_metadata(held: Iterable[SliceFacts]) -> str | None:
     return None if one is None else f"{one.path} was saved with remove_redundancy=True, as its metadata says"
 
 
-def _by_lost(facts: Facts, step: Step, held: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
     """Compare with what ranks without a slice had: by the manifest that is left, or by their slice of another step."""
     members: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
-    there = set[int]()
-    for one in held:
-        members[one.group].setdefault(names.of(one), one)
-        there.add(one.rank)
+    present = set[int]()
+    for slice_ in slices:
+        members[slice_.group].setdefault(names.of(slice_), slice_)
+        present.add(slice_.rank)
     for group, lists in members.items():
         for rank in group:
-            if rank in there or rank in facts.lost:
+            if rank in present or rank in facts.lost:
                 continue
             for path, listed in _lists_of(facts, step, rank, names):
-                one = next(iter(lists.values()))
+                slice_ = next(iter(lists.values()))
                 if listed not in lists and not any(listed < other or other < listed for other in lists):
-                    return f"{path} and {one.path} should hold the same slice but list different parameters"
+                    return f"{path} and {slice_.path} should hold the same slice but list different parameters"
     return None
 
 
 def _lists_of(facts: Facts, step: Step, rank: int, names: _NamesOf) -> Iterator[tuple[str, Names]]:
     """Yield the lists in a rank's manifests of a step, and those of its slices of other steps without a replica."""
-    described: list[SliceFile | OrphanManifest] = [one.file for one in facts.at(step, rank)]
-    for held in (*described, *facts.orphans.get((rank, step), ())):
-        if held.manifest is not None and (held.manifest.rank, held.manifest.step) == (rank, step):
-            yield f"the manifest of {held.path}", frozenset(one.name for one in held.manifest.parameters)
+    described: list[SliceFile | OrphanManifest] = [item.file for item in facts.at(step, rank)]
+    for stating in (*described, *facts.orphans.get((rank, step), ())):
+        if stating.manifest is not None and (stating.manifest.rank, stating.manifest.step) == (rank, step):
+            yield f"the manifest of {stating.path}", frozenset(item.name for item in stating.manifest.parameters)
     for other in facts.steps:
-        for one in facts.at(other, rank) if other != step else ():
-            peers = (facts.at(other, peer) for peer in one.group if peer != rank)
-            if _is_usable(one) and not any(names.of(peer) == names.of(one) for held in peers for peer in held):
-                yield one.path, names.of(one)
+        for item in facts.at(other, rank) if other != step else ():
+            peers = (facts.at(other, peer) for peer in item.group if peer != rank)
+            if _is_usable(item) and not any(names.of(peer) == names.of(item) for stating in peers for peer in stating):
+                yield item.path, names.of(item)
 
 
-def _by_other_steps(facts: Facts, dealt: Collection[Step], held: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_other_steps(facts: Facts, dealt: Collection[Step], slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
     """Look for a slice that lists what it listed at a step that was dealt out."""
-    for one in held:
+    for slice_ in slices:
         for step in dealt:
-            for other in facts.at(step, one.rank):
-                if other.file.prefix == one.file.prefix and names.of(other) == names.of(one):
-                    return f"{one.path} lists what {other.path} lists, and that step was dealt out"
+            for other in facts.at(step, slice_.rank):
+                if other.file.prefix == slice_.file.prefix and names.of(other) == names.of(slice_):
+                    return f"{slice_.path} lists what {other.path} lists, and that step was dealt out"
     return None
 
 
-def _by_names(held: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_names(slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
     """Look for slices which all have a state of the optimizer without its weight."""
     first: tuple[SliceFacts, str] | None = None
-    for listed, one in {names.of(one): one for one in held}.items():
-        states = ((name, _STATE.match(name)) for name in one.listed.index)
+    for listed, slice_ in {names.of(slice_): slice_ for slice_ in slices}.items():
+        states = ((name, _STATE.match(name)) for name in slice_.listed.index)
         alone = next((name for name, state in states if state is not None and state[1] not in listed), None)
         if alone is None:
             return None
-        first = first or (one, alone)
+        first = first or (slice_, alone)
     return None if first is None else f"{first[0].path} has {first[1]!r} without its weight"
 
 
-def _by_stage(facts: Facts, held: Iterable[SliceFacts], names: _NamesOf) -> _ByStage:
+def _by_stage(facts: Facts, slices: Iterable[SliceFacts], names: _NamesOf) -> _ByStage:
     """Return the lists of each stage; not those without any parameter that layouts of the stage name."""
-    found: dict[int, dict[Names, SliceFacts]] = defaultdict(dict)
-    for one in held if facts.stages.problem is None else ():
-        layouts = facts.stages.layouts.get(facts.stages.of(one.rank))
-        if facts.stages.covers(one.file) and (layouts is None or not names.of(one).isdisjoint(layouts)):
-            found[facts.stages.of(one.rank)].setdefault(names.of(one), one)
-    return found
+    by_stage: dict[int, dict[Names, SliceFacts]] = defaultdict(dict)
+    for slice_ in slices if facts.stages.problem is None else ():
+        layouts = facts.stages.layouts.get(facts.stages.of(slice_.rank))
+        if facts.stages.covers(slice_.file) and (layouts is None or not names.of(slice_).isdisjoint(layouts)):
+            by_stage[facts.stages.of(slice_.rank)].setdefault(names.of(slice_), slice_)
+    return by_stage
 
 
 def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
@@ -228,19 +213,19 @@ def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
     """
     named = Counter(name for layouts in facts.stages.layouts.values() for name in layouts)
     for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
-        held = lists[stage]
+        lists_of_stage = lists[stage]
         elsewhere = frozenset[str]().union(
             *(listed for other, theirs in lists.items() if other != stage for listed in theirs)
         )
         own = (name for name in facts.stages.layouts[stage] if named[name] == 1 and name not in elsewhere)
         kinds = families(own)
-        lacking = [_lacking(kinds, listed) for listed in held]
-        first, *others = held.values()
+        lacking = [_lacking(kinds, listed) for listed in lists_of_stage]
+        first, *others = lists_of_stage.values()
         if (why := _unlike(first, others)) is not None:
             return why
         if all(lacking):
-            one, path = next(iter(held.values())), facts.stages.paths[stage]
-            return f"{one.path} lacks {min(lacking[0])!r}, which {path} names beside parameters that it has"
+            slice_, path = next(iter(lists_of_stage.values())), facts.stages.paths[stage]
+            return f"{slice_.path} lacks {min(lacking[0])!r}, which {path} names beside parameters that it has"
     return None
 
 
@@ -252,7 +237,7 @@ def _lacking(kinds: Mapping[str, Names], listed: Names) -> Names:
 
 def _doubt(facts: Facts, lists: _ByStage) -> str | None:
     """Return what layouts of a stage name, and no slice of any stage lists."""
-    everywhere = frozenset[str]().union(*(listed for held in lists.values() for listed in held))
+    everywhere = frozenset[str]().union(*(listed for lists_of_stage in lists.values() for listed in lists_of_stage))
     for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
         unlisted = [name for name in sorted(facts.stages.layouts[stage]) if name not in everywhere]
         unlisted = [name for name in unlisted if not name.startswith(NOT_SHARDED)]
@@ -269,35 +254,35 @@ def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindin
     forgiven: set[str] = set()
     for step in structure.deduplicated:
         by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
-        for one in facts.counted_at(step):
-            known = facts.stages.why_unknown(one.rank) is None and facts.stages.covers(one.file)
-            if known and one.file.problem is None and one.file.encryption is None and one.manifest_problem is None:
-                by_stage[facts.stages.of(one.rank)].append(one)
-        for held in by_stage.values():
-            whole = [one for one in held if one.path not in structure.damaged]
-            cut = [one for one in held if one.path in structure.damaged and _is_usual(facts, one)]
-            while cut and (less := [one for one in cut if _has_all(facts, one, [*whole, *cut])]) != cut:
+        for slice_ in facts.counted_at(step):
+            known = facts.stages.why_unknown(slice_.rank) is None and facts.stages.covers(slice_.file)
+            if known and _is_usable(slice_):
+                by_stage[facts.stages.of(slice_.rank)].append(slice_)
+        for slices in by_stage.values():
+            whole = [slice_ for slice_ in slices if slice_.path not in structure.damaged]
+            cut = [slice_ for slice_ in slices if slice_.path in structure.damaged and _is_usual(facts, slice_)]
+            while cut and (less := [slice_ for slice_ in cut if _has_all(facts, slice_, [*whole, *cut])]) != cut:
                 cut = less  # one that is damaged may be what another one needs
-            forgiven.update(one.path for one in cut)
+            forgiven.update(slice_.path for slice_ in cut)
     if not forgiven:
         return structure
     return replace(structure, damaged={path: why for path, why in structure.damaged.items() if path not in forgiven})
 
 
-def _has_all(facts: Facts, one: SliceFacts, held: Sequence[SliceFacts]) -> bool:
+def _has_all(facts: Facts, slice_: SliceFacts, slices: Sequence[SliceFacts]) -> bool:
     """Whether another slice that lists it holds the same part of each parameter that a slice lacks."""
     stages = facts.stages
-    cuts = {name: cut for cut in stages.cuts[stages.of(one.rank)] for name in cut.names}
-    for name in dict.fromkeys(name for other in held for name in other.listed.index):
-        if name in one.listed.index:
+    cuts = {name: cut for cut in stages.cuts[stages.of(slice_.rank)] for name in cut.names}
+    for name in dict.fromkeys(name for other in slices for name in other.listed.index):
+        if name in slice_.listed.index:
             continue
         cut = cuts.get(name)
         if cut is None:
             return False
-        part = cut.parts[one.rank % stages.devices]
-        if not any(cut.parts[other.rank % stages.devices] == part for other in held if name in other.listed.index):
+        part = cut.parts[slice_.rank % stages.devices]
+        if not any(cut.parts[other.rank % stages.devices] == part for other in slices if name in other.listed.index):
             return False
-    return any(other.listed != one.listed == other.listed[: len(one.listed)] for other in held)
+    return any(other.listed != slice_.listed == other.listed[: len(slice_.listed)] for other in slices)
 
 
 def _is_usual(facts: Facts, one: SliceFacts) -> bool:

@@ -12,6 +12,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.tree.candidates import runs_of, why_older
 from ms_recover.planning.world_size import BY_FILES
 
 _MOST_NAMED = 4
@@ -77,17 +78,19 @@ def slices_to_compare(facts: Facts, lost: Sequence[int]) -> tuple[SliceFile, ...
     newest = next(iter(steps), None)
     if newest is None:
         return ()
-    unread = [one.file for one in steps[newest] if one.digests is None]
+    unread = [slice_.file for slice_ in steps[newest] if slice_.digests is None]
     if unread:
         return tuple(unread)
     seen = _seen(facts, {newest: steps[newest]})
     alike = {rank for ranks in _sets(seen) for rank in ranks}
     if not lost and regular_divisions(seen, facts.world.ranks):
         return ()
-    there = {one.rank for one in steps[newest]}
-    if alike and any(one.rank not in there for held in steps.values() for one in held):
-        alike = {one.rank for held in steps.values() for one in held}
-    return tuple(one.file for held in steps.values() for one in held if one.digests is None and one.rank in alike)
+    present = {slice_.rank for slice_ in steps[newest]}
+    if alike and any(slice_.rank not in present for slices in steps.values() for slice_ in slices):
+        alike = {slice_.rank for slices in steps.values() for slice_ in slices}
+    return tuple(
+        slice_.file for slices in steps.values() for slice_ in slices if slice_.digests is None and slice_.rank in alike
+    )
 
 
 def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
@@ -100,11 +103,11 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
     sets = _sets(seen)
     if not sets:
         return ()
-    ranks, found = _most_likely(facts, seen)
+    ranks, divisions = _most_likely(facts, seen)
     added = range(facts.world.ranks, ranks)
     if not lost and not added:
         return ()
-    common = [step for step, held in seen.items() if any(held.keys() >= set(alike[:2]) for alike in sets)]
+    common = [step for step, by_rank in seen.items() if any(by_rank.keys() >= set(alike[:2]) for alike in sets)]
     which = list_some(map(_set_text, sets), _MOST_NAMED, separator="; ")
     at = f"step{'s' * (len(common) > 1)} {list_some(map(str, common), 8)}"
     against = None if is_unclaimed(facts) else why_overwritten(facts)
@@ -115,10 +118,10 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
             "them with --group-info and --strategy once those of now are out of the tree"
         )
     text = f"ranks {which} hold equal bytes at {at}, {claim}"
-    mates = _mates(found[0], [*lost, *added]) if len(found) == 1 else ""
+    mates = _mates(divisions[0], [*lost, *added]) if len(divisions) == 1 else ""
     if mates:
         way = "accept it with:" if against is None else "move them out of the tree and say:"
-        return (f"{text}; if {mates}, {way} {_option(found[0].groups(ranks))}",)
+        return (f"{text}; if {mates}, {way} {_option(divisions[0].groups(ranks))}",)
     return (f"{text}; say who holds the same as rank {lost[0]} with --group or --axes",) if lost else ()
 
 
@@ -162,21 +165,21 @@ def regular_divisions(seen: Seen, world_size: int) -> list[Division]:
 def _most_likely(facts: Facts, seen: Seen) -> tuple[int, list[Division]]:
     """Return the number of ranks and its divisions; where it is a guess that has none, of the next number that has."""
     known = facts.world.ranks
-    found = regular_divisions(seen, known)
-    if not found and facts.world.guessed and facts.world.source == BY_FILES:
+    divisions = regular_divisions(seen, known)
+    if not divisions and facts.world.guessed and facts.world.source == BY_FILES:
         for ranks in range(known + 1, min(2 * known, known + _MOST_ADDED)):
-            more = [one for one in regular_divisions(seen, ranks) if ranks - known < ranks // one.size]
+            more = [division for division in regular_divisions(seen, ranks) if ranks - known < ranks // division.size]
             if more:
                 return ranks, more
-    return known, found
+    return known, divisions
 
 
 def _is_confirmed(division: Division, seen: Seen) -> bool:
     confirmed = False
-    for held in seen.values():
+    for by_rank in seen.values():
         by_group: dict[int, Hashable] = {}
         by_contents: dict[Hashable, int] = {}
-        for rank, contents in held.items():
+        for rank, contents in by_rank.items():
             group = division.group_of(rank)
             confirmed = confirmed or group in by_group
             if by_group.setdefault(group, contents) != contents or by_contents.setdefault(contents, group) != group:
@@ -186,67 +189,67 @@ def _is_confirmed(division: Division, seen: Seen) -> bool:
 
 def _comparable(facts: Facts) -> dict[Step, list[SliceFacts]]:
     """Return the steps of the present run, newest first, with the slices of each that could be compared."""
-    found = {}
+    comparable = {}
     for step in sorted(facts.steps, reverse=True):
         slices = facts.counted_at(step)
-        if not slices or facts.why_older(step) is not None:
+        if not slices or why_older(facts, step) is not None:
             continue
-        run = facts.runs(step)[0]
-        held = {
-            one.rank: one
-            for one in slices
-            if one.file.encryption is None
-            and (one.file.problem or one.manifest_problem or one.content_problem) is None
-            and run.why_foreign(one.file) is None
-            and not (one.manifest is not None and one.manifest.recovered)
+        run = runs_of(facts, step)[0]
+        by_rank = {
+            slice_.rank: slice_
+            for slice_ in slices
+            if slice_.file.encryption is None
+            and slice_.problem is None
+            and run.why_foreign(slice_.file) is None
+            and not (slice_.manifest is not None and slice_.manifest.recovered)
         }
-        if len(held) > 1:
-            found[step] = list(held.values())
-    return found
+        if len(by_rank) > 1:
+            comparable[step] = list(by_rank.values())
+    return comparable
 
 
 def _seen(facts: Facts, steps: Mapping[Step, Sequence[SliceFacts]]) -> Seen:
     """Return what stands for the contents of the slices that were read, parameters that may differ aside."""
     kept: dict[ParameterList, list[int]] = {}
     seen: dict[Step, dict[int, Hashable]] = {}
-    for step, held in steps.items():
+    for step, slices in steps.items():
         inodes: set[tuple[int, int]] = set()
         seen[step] = {}
-        for one in held:
-            if one.digests is None or (one.file.inode is not None and one.file.inode in inodes):
+        for slice_ in slices:
+            if slice_.digests is None or (slice_.file.inode is not None and slice_.file.inode in inodes):
                 continue
-            inodes |= {one.file.inode} if one.file.inode is not None else set()
-            if one.listed not in kept:
-                names = enumerate(one.listed.index)
-                kept[one.listed] = [place for place, name in names if not facts.tolerance.covers(name)]
-            digests = one.contents.parameters
-            seen[step][one.rank] = (one.listed, tuple(digests[place] for place in kept[one.listed]))
+            inodes |= {slice_.file.inode} if slice_.file.inode is not None else set()
+            if slice_.listed not in kept:
+                names = enumerate(slice_.listed.index)
+                kept[slice_.listed] = [place for place, name in names if not facts.tolerance.covers(name)]
+            digests = slice_.contents.parameters
+            seen[step][slice_.rank] = (slice_.listed, tuple(digests[place] for place in kept[slice_.listed]))
     return seen
 
 
 def _sets(seen: Seen) -> list[tuple[int, ...]]:
     """Return the sets of ranks that are equal at some step, by way of others too, and differ at none."""
     sets: dict[int, set[int]] = {}
-    for held in seen.values():
+    for by_rank in seen.values():
         alike: dict[Hashable, int] = {}
-        for rank, contents in held.items():
-            one, other = sets.setdefault(alike.setdefault(contents, rank), {rank}), sets.setdefault(rank, {rank})
-            if one is not other:
-                one |= other
-                sets |= dict.fromkeys(other, one)
-    found = {min(ranks): ranks for ranks in sets.values() if len(ranks) > 1}
-    for held in seen.values():
-        for first, ranks in list(found.items()):
-            if len({held[rank] for rank in ranks if rank in held}) > 1:
-                del found[first]
-    return [tuple(sorted(ranks)) for _, ranks in sorted(found.items())]
+        for rank, contents in by_rank.items():
+            ours, theirs = sets.setdefault(alike.setdefault(contents, rank), {rank}), sets.setdefault(rank, {rank})
+            if ours is not theirs:
+                ours |= theirs
+                sets |= dict.fromkeys(theirs, ours)
+    equal = {min(ranks): ranks for ranks in sets.values() if len(ranks) > 1}
+    for by_rank in seen.values():
+        for first, ranks in list(equal.items()):
+            if len({by_rank[rank] for rank in ranks if rank in by_rank}) > 1:
+                del equal[first]
+    return [tuple(sorted(ranks)) for _, ranks in sorted(equal.items())]
 
 
 def _mates(division: Division, lost: Sequence[int]) -> str:
     """Return what the operator confirms with a division, empty when it helps no lost rank."""
     clauses = []
     for rank in lost:
-        others = [one for one in division.ranks(division.group_of(rank)) if one not in lost]
+        others = [mate for mate in division.ranks(division.group_of(rank)) if mate not in lost]
         if others:
             clauses.append(f"rank {rank} holds what rank {others[0]} holds")
     return " and ".join([*clauses[:_MOST_NAMED], *(["so on"] if len(clauses) > _MOST_NAMED else [])])

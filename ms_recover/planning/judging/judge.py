@@ -1,58 +1,57 @@
-"""Judge the slices of a step by the ordered list of rules."""
+"""Judge slices by the ordered list of rules: those of all steps compared once, then those of one step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
-from ms_recover.model.inventory import SliceFile
+from ms_recover.file_names import WeightKind
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
-from ms_recover.planning.judging.compare_blocks import find_refuted
-from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
-from ms_recover.planning.judging.structure import compare_structure
 from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.tree_facts import TreeFacts
+
+
+class Parts:
+    """The parts of a tree, each compared when it is needed; a tree without iterations is one part.
+
+    Unless `all_read`, a comparison may name slices that must be read first; see `compare_slices`.
+    """
+
+    def __init__(self, facts: TreeFacts, *, all_read: bool = True) -> None:
+        self.facts, self._all_read = facts, all_read
+        self._compared: dict[int, Comparison] = {}
+
+    def at(self, step: Step, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
+        """Return the parts of a step, or those of some kinds; model files first."""
+        return [self._compare(facts) for facts in self.facts.at(step, kinds)]
+
+    def every(self) -> list[Comparison]:
+        """Return all parts that the step in the options leaves; newest first."""
+        return [self._compare(facts) for facts in self.facts.every()]
+
+    def _compare(self, facts: Facts) -> Comparison:
+        if id(facts) not in self._compared:
+            self._compared[id(facts)] = compare_slices(facts, all_read=self._all_read)
+        return self._compared[id(facts)]
 
 
 def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
-    """Compare the slices of all steps with each other; those that contradict their manifests show nothing.
+    """Compare the slices of all steps with each other, by the rules that need several steps.
 
-    The parameter lists of slices for which documents state them need no comparison. Unless `all_read`, the result may
-    name slices that must be read before the operator's word is judged.
+    Unless `all_read`, the result may name slices that must be read before the operator's word is judged.
 
     Raises
     ------
     ContradictionError
         When slices of ranks that hold the same by the operator's word differ as no damage makes them differ.
     """
-    contents = ContentIndex(facts.counted, facts.stages)
-    structure = compare_structure(
-        (
-            one
-            for one in facts.counted
-            if one.manifest_problem is None and one.expected is None
-            if one.manifest is not None or contents.why_misplaced(one) is None
-        ),
-        facts.stages,
-    )
-    found = find_dealt(facts, structure)
-    structure = forgive_dealt(facts, replace(structure, deduplicated=found.dealt, doubtful=found.doubtful))
-    steps = facts.steps if facts.stages.layouts else ()
-    refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
-    unread: tuple[SliceFile, ...] = ()
-    if facts.groups.claimed:
-        from ms_recover.planning.judging.word_check import check_word  # which plans without such options need not load
-
-        unread = check_word(facts, structure, contents, all_read=all_read)
-    return Comparison(
-        facts=facts,
-        structure=structure,
-        contents=contents,
-        refuted={step: found for step, found in refuted.items() if found},
-        unread=unread,
-    )
+    compared = Comparison(facts=facts, contents=ContentIndex(facts.counted, facts.stages), all_read=all_read)
+    for rule in RULES:
+        compared = rule.compare(compared)
+    return compared
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:
@@ -64,8 +63,8 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
     judged: dict[str, Judgement] = {}
     disagreements: dict[tuple[int, ...], str] = {}
     for rule in RULES:
-        pending = tuple(one for one in slices if one.path not in judged)
-        ruling = rule.apply(
+        pending = tuple(slice_ for slice_ in slices if slice_.path not in judged)
+        ruling = rule.judge(
             Case(
                 compared=compared,
                 step=step,
@@ -78,7 +77,10 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
         )
         judged = {**judged, **ruling.slices}
         disagreements = {**disagreements, **ruling.disagreements}
-    refuted = {path: why for other, found in compared.refuted.items() if other != step for path, why in found.items()}
+    # By other steps: at the step itself its slices vote.
+    refuted = {
+        path: why for other, reasons in compared.refuted.items() if other != step for path, why in reasons.items()
+    }
     return StepJudgement(
         step=step,
         run=run,

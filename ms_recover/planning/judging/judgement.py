@@ -60,13 +60,14 @@ class StepJudgement:
 class Comparison:
     """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes.
 
-    `refuted` has by step the strategy files that its slices contradict, each path with the reason; `unread` must be
-    read before the operator's word is judged.
+    `refuted` has by step the strategy files that its slices contradict, each path with the reason. Unless `all_read`,
+    more may be read: `unread` must be before the operator's word is judged.
     """
 
     facts: Facts
-    structure: StructureFindings
     contents: ContentIndex
+    structure: StructureFindings = field(default_factory=StructureFindings)
+    all_read: bool = True
     refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
     unread: tuple[SliceFile, ...] = ()
 
@@ -103,11 +104,11 @@ class Case:
         """Return a slice of the run whose manifest, which need not be sound, says it was saved, or sealed."""
         return next(
             (
-                one
-                for one in self.slices
-                if one.manifest is not None
-                and one.manifest.provenance.kind == kind
-                and self.run.why_foreign(one.file) is None
+                slice_
+                for slice_ in self.slices
+                if slice_.manifest is not None
+                and slice_.manifest.provenance.kind == kind
+                and self.run.why_foreign(slice_.file) is None
             ),
             None,
         )

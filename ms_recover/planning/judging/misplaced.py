@@ -45,16 +45,16 @@ class ContentIndex:
         self._stages = stages
         self._holders: dict[str, dict[_Class, _Holders]] = defaultdict(lambda: defaultdict(_Holders))
         self._members: Counter[_Class] = Counter()
-        for one in slices:
-            key = (self._family(one), one.file.step)
-            self._members[key] += one.file.problem is None
-            if one.digests is not None:
-                self._holders[one.digests.file][key].add(one)
+        for slice_ in slices:
+            key = (self._family(slice_), slice_.file.step)
+            self._members[key] += slice_.file.problem is None
+            if slice_.digests is not None:
+                self._holders[slice_.digests.file][key].add(slice_)
 
     def _family(self, one: SliceFacts) -> tuple[int, ...]:
         return one.group if len(one.group) > 1 else self._stages.families.get(one.rank, one.group)
 
-    def why_misplaced(self, one: SliceFacts, *, confirmed: bool = False) -> str | None:
+    def why_misplaced(self, slice_: SliceFacts, *, confirmed: bool = False) -> str | None:
         """Return the reason why a slice is not what its name and place claim, None when nothing shows it.
 
         A slice is misplaced if its bytes are those of an older slice of its own family, which a manifest or all others
@@ -64,22 +64,22 @@ class ContentIndex:
         it is `confirmed`: only an older slice's manifest is evidence against both. Where every value is NaN all ranks
         hold the same bytes, which shows nothing.
         """
-        classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
+        classes = self._holders.get(slice_.digests.file, {}) if slice_.digests is not None else {}
         for (family, step), holders in classes.items():
             first = holders.slices[0]
-            own = family == self._family(one) or self._stages.alike(first.rank, one.rank)
-            if (own and step >= one.file.step) or (first.claimed and not own):
+            own = family == self._family(slice_) or self._stages.alike(first.rank, slice_.rank)
+            if (own and step >= slice_.file.step) or (first.claimed and not own):
                 continue
             candidates = holders.slices if holders.recovered else [holders.backed or first]
             for other in candidates:
                 if other.manifest is not None and any(
-                    source.path == one.path for source in other.manifest.provenance.sources
+                    source.path == slice_.path for source in other.manifest.provenance.sources
                 ):
                     continue  # a copy is no witness for its source
                 sound = other.file.problem is None
                 equal, others = holders.sound - sound, self._members[family, step] - sound
                 backed = _is_backed(other)
                 by_others = (equal == others if own else equal > 0) and not confirmed
-                if (by_others or (backed and (own or not confirmed))) and not one.is_nan:
+                if (by_others or (backed and (own or not confirmed))) and not slice_.is_nan:
                     return f"holds the bytes of {other.path}: it was renamed or put in the wrong place"
         return None

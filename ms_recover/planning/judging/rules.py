@@ -1,7 +1,8 @@
 """The rules of judging, an ordered list that is read top to bottom.
 
-The first rule that applies to a slice decides; later rules see only the slices that are left. A new rule is one
-function, one entry in `RULES` and one test.
+A rule that needs several steps compares them all, once; rules after it see its findings. Then the slices of a step are
+judged: the first rule that applies to a slice decides, and later rules see only the slices that are left. A new rule is
+one function, one entry in `RULES` and one test.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, replace
 from ms_recover.file_names import ending_of
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks
-from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
-from ms_recover.planning.judging.structure import list_the_same
+from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
+from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
+from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
+from ms_recover.planning.judging.structure import compare_structure, list_the_same
 from ms_recover.planning.redundancy.manifest_check import check_header
 from ms_recover.planning.slice_facts import NAN_EVERYWHERE
 
@@ -23,12 +25,20 @@ _OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 NOTHING = Ruling()
 
 
+def _no_ruling(case: Case) -> Ruling:
+    return NOTHING
+
+
+def _unchanged(compared: Comparison) -> Comparison:
+    return compared
+
+
 def _unreadable(case: Case) -> Ruling:
     return Ruling(
         slices={
-            one.path: Judgement(status="unreadable", reason=one.file.problem or "cannot be opened")
-            for one in case.pending
-            if one.file.denied
+            slice_.path: Judgement(status="unreadable", reason=slice_.file.problem or "cannot be opened")
+            for slice_ in case.pending
+            if slice_.file.denied
         }
     )
 
@@ -38,76 +48,106 @@ def _another_run(case: Case) -> Ruling:
     return Ruling(slices={one.path: Judgement(status="foreign", reason=why) for one, why in foreign if why})
 
 
+def _compare_lists(compared: Comparison) -> Comparison:
+    """Compare the parameter lists of slices; those that contradict their manifests show nothing.
+
+    Where documents state the list of a slice, it needs no comparison.
+    """
+    slices = (
+        slice_
+        for slice_ in compared.facts.counted
+        if slice_.manifest_problem is None and slice_.expected is None
+        if slice_.manifest is not None or compared.contents.why_misplaced(slice_) is None
+    )
+    return replace(compared, structure=compare_structure(slices, compared.facts.stages))
+
+
 def _damaged(case: Case) -> Ruling:
     judged = {}
-    for one in case.pending:
-        structure = case.compared.structure.damaged.get(one.path)
-        problem = one.file.problem or structure or one.manifest_problem or one.content_problem
+    for slice_ in case.pending:
+        structure = case.compared.structure.damaged.get(slice_.path)
+        problem = slice_.file.problem or structure or slice_.manifest_problem or slice_.content_problem
         if problem is not None:
-            good = proven_parameters(case.facts, one) if structure is None else None
-            whole = not (one.file.problem or one.content_problem or check_header(one.file))
-            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole, failing=one.failing)
+            good = proven_parameters(case.facts, slice_) if structure is None else None
+            whole = not (slice_.file.problem or slice_.content_problem or check_header(slice_.file))
+            judged[slice_.path] = Judgement(
+                status="damaged", reason=problem, good=good, whole=whole, failing=slice_.failing
+            )
     return Ruling(slices=judged)
 
 
-def proven_parameters(facts: Facts, one: SliceFacts) -> frozenset[str] | None:
+def proven_parameters(facts: Facts, slice_: SliceFacts) -> frozenset[str] | None:
     """Return the parameters of a damaged slice whose contents are those of its manifest; None when there are none."""
-    manifest = one.manifest
-    if not one.was_read or one.digests is None or manifest is None or one.file.problem is not None:
+    manifest = slice_.manifest
+    if not slice_.was_read or slice_.digests is None or manifest is None or slice_.file.problem is not None:
         return None
-    if one.manifest_problem is not None or not facts.stages.covers(one.file):
+    if slice_.manifest_problem is not None or not facts.stages.covers(slice_.file):
         return None
-    pairs = zip(one.listed, one.digests.parameters, manifest.digests.parameters, strict=False)
-    return frozenset(parameter.name for parameter, found, expected in pairs if found == expected) or None
+    pairs = zip(slice_.listed, slice_.digests.parameters, manifest.digests.parameters, strict=False)
+    return frozenset(parameter.name for parameter, actual, expected in pairs if actual == expected) or None
 
 
 def _replaced(case: Case) -> Ruling:
     if case.facts.options.newest:
         return NOTHING
-    recovered = {one.rank: one for one in case.pending if one.manifest is not None and one.manifest.recovered}
+    recovered = {
+        slice_.rank: slice_ for slice_ in case.pending if slice_.manifest is not None and slice_.manifest.recovered
+    }
     judged = {}
-    for one in case.slices:
-        there = recovered.get(one.rank)
-        earlier = case.judged.get(one.path)
-        if there is None or (earlier is not None and earlier.status == "foreign"):
+    for slice_ in case.slices:
+        beside = recovered.get(slice_.rank)
+        earlier = case.judged.get(slice_.path)
+        if beside is None or (earlier is not None and earlier.status == "foreign"):
             continue
-        if ending_of(one.path) != ending_of(there.path) and not (one.manifest and one.manifest.recovered):
-            reason = f"{there.path} was recovered for it in the other format"
-            judged[one.path] = Judgement(status="replaced", reason=reason)
+        if ending_of(slice_.path) != ending_of(beside.path) and not (slice_.manifest and slice_.manifest.recovered):
+            reason = f"{beside.path} was recovered for it in the other format"
+            judged[slice_.path] = Judgement(status="replaced", reason=reason)
     return Ruling(slices=judged)
 
 
 def _uncommitted(case: Case) -> Ruling:
     saved = case.any_of_run("saved") is not None
     judged = {}
-    for one in case.pending:
-        expected = saved or (one.file.prefix in case.facts.committing and not case.sealing)
-        if one.manifest is None and expected:
-            why = one.file.manifest_problem or "its manifest is missing, so saving it was not finished"
-            judged[one.path] = Judgement(status="uncommitted", reason=f"not committed: {why}")
+    for slice_ in case.pending:
+        expected = saved or (slice_.file.prefix in case.facts.committing and not case.sealing)
+        if slice_.manifest is None and expected:
+            why = slice_.file.manifest_problem or "its manifest is missing, so saving it was not finished"
+            judged[slice_.path] = Judgement(status="uncommitted", reason=f"not committed: {why}")
     return Ruling(slices=judged)
 
 
 def _doubles(case: Case) -> Ruling:
     by_rank: dict[int, list[SliceFacts]] = defaultdict(list)
-    for one in case.pending:
-        by_rank[one.rank].append(one)
+    for slice_ in case.pending:
+        by_rank[slice_.rank].append(slice_)
     judged: dict[str, Judgement] = {}
     for doubles in by_rank.values():
-        held = doubles
-        committed = [one for one in doubles if one.manifest is not None]
+        left = doubles
+        committed = [slice_ for slice_ in doubles if slice_.manifest is not None]
         if 0 < len(committed) < len(doubles):
             text = f"{committed[0].path} is the slice of this step that has a manifest"
-            judged |= {one.path: Judgement(status="superseded", reason=text) for one in doubles if one.manifest is None}
-            held = committed
-        if len(held) > 1:
-            paths = " and ".join(one.path for one in held)
-            prefixes = sorted({one.file.prefix for one in held})
+            judged |= {
+                slice_.path: Judgement(status="superseded", reason=text)
+                for slice_ in doubles
+                if slice_.manifest is None
+            }
+            left = committed
+        if len(left) > 1:
+            paths = " and ".join(slice_.path for slice_ in left)
+            prefixes = sorted({slice_.file.prefix for slice_ in left})
             text = f"two slices for one step, {paths}: remove the wrong one or choose the newest run with --newest"
             if len(prefixes) > 1:
                 text += f", or one by its prefix with --run {' or --run '.join(prefixes)}"
-            judged |= {one.path: Judgement(status="ambiguous", reason=text) for one in held}
+            judged |= {slice_.path: Judgement(status="ambiguous", reason=text) for slice_ in left}
     return Ruling(slices=judged)
+
+
+def _find_dealt(compared: Comparison) -> Comparison:
+    return replace(compared, structure=find_dealt(compared.facts, compared.structure))
+
+
+def _forgive_dealt(compared: Comparison) -> Comparison:
+    return replace(compared, structure=forgive_dealt(compared.facts, compared.structure))
 
 
 def _dealt_out(case: Case) -> Ruling:
@@ -119,10 +159,10 @@ def _dealt_out(case: Case) -> Ruling:
 def _conflicting_lists(case: Case) -> Ruling:
     judged: dict[str, Judgement] = {}
     disagreements = {}
-    for group, held in case.by_group().items():
+    for group, slices in case.by_group().items():
         conflict = case.compared.structure.conflicts.get((group, case.step))
         if conflict is not None:
-            judged |= {one.path: Judgement(status="undecided", reason=conflict) for one in held}
+            judged |= {slice_.path: Judgement(status="undecided", reason=conflict) for slice_ in slices}
             disagreements[group] = conflict
     return Ruling(slices=judged, disagreements=disagreements)
 
@@ -130,22 +170,24 @@ def _conflicting_lists(case: Case) -> Ruling:
 def _another_layout(case: Case) -> Ruling:
     layouts = Counter(filter(None, map(saved_under, case.pending)))
     judged: dict[str, Judgement] = {}
-    for held in case.by_group().values() if layouts else ():
-        odd = find_other_layouts(case.facts, case.step, held, layouts)
+    for slices in case.by_group().values() if layouts else ():
+        odd = find_other_layouts(case.facts, case.step, slices, layouts)
         judged |= {path: Judgement(status="foreign", reason=why) for path, why in odd.items()}
     return Ruling(slices=judged)
 
 
 def _unlike_manifest(case: Case) -> Ruling:
     judged = {}
-    for held in case.by_group().values():
-        model = next((one for one in held if one.manifest is not None and one.file.encryption is None), None)
+    for slices in case.by_group().values():
+        model = next(
+            (slice_ for slice_ in slices if slice_.manifest is not None and slice_.file.encryption is None), None
+        )
         if model is None:
             continue
         why = f"does not list the parameters of {model.path}, which has a manifest"
-        for one in held:
-            if one.manifest is None and one.file.encryption is None and not list_the_same(one, model):
-                judged[one.path] = Judgement(status="suspect", reason=why)
+        for slice_ in slices:
+            if slice_.manifest is None and slice_.file.encryption is None and not list_the_same(slice_, model):
+                judged[slice_.path] = Judgement(status="suspect", reason=why)
     return Ruling(slices=judged)
 
 
@@ -155,32 +197,48 @@ def _by_contents(case: Case) -> Ruling:
     if compared.disagreements:
         judged = _misplaced_sides(case, compared)
         if judged:
-            rest = [one for one in case.pending if one.path not in judged]
+            rest = [slice_ for slice_ in case.pending if slice_.path not in judged]
             compared = compare_blocks(case.facts, rest)
-    by_path = {one.path: one for one in case.pending}
+    # Who lost a vote, and both sides of one that nothing settles.
+    by_path = {slice_.path: slice_ for slice_ in case.pending}
     for path, lost in compared.outvoted.items():
         judged[path] = _outvoted(by_path[path], lost.reason, compared.good[path] or None)
     for path, text in compared.undecided.items():
         judged.setdefault(path, Judgement(status="undecided", reason=text))
+    # What is left is sound, unless its bytes are another slice's, or sealing passed it over.
     sealed = None if case.sealing else case.any_of_run("sealed")
-    left: Counter[tuple[int, ...]] = Counter(one.group for one in case.pending if one.path not in judged)
-    voting = Counter((one.group, one.digests.file) for one in case.pending if one.digests is not None)
-    for one in case.pending:
-        if one.path in judged:
+    left: Counter[tuple[int, ...]] = Counter(slice_.group for slice_ in case.pending if slice_.path not in judged)
+    voting = Counter((slice_.group, slice_.digests.file) for slice_ in case.pending if slice_.digests is not None)
+    for slice_ in case.pending:
+        if slice_.path in judged:
             continue
-        witnesses = compared.witnesses.get(one.path, 0)
-        if one.manifest is None:
-            confirmed = one.digests is not None and voting[one.group, one.digests.file] > 1
-            if (why := case.compared.contents.why_misplaced(one, confirmed=confirmed)) is not None:
-                judged[one.path] = Judgement(status="suspect", reason=why)
+        witnesses = compared.witnesses.get(slice_.path, 0)
+        if slice_.manifest is None:
+            confirmed = slice_.digests is not None and voting[slice_.group, slice_.digests.file] > 1
+            if (why := case.compared.contents.why_misplaced(slice_, confirmed=confirmed)) is not None:
+                judged[slice_.path] = Judgement(status="suspect", reason=why)
                 continue
-            alone = left[one.group] == 1 or one.path in compared.alone
-            if alone and sealed is not None and not _is_chosen(case, one):
-                judged[one.path] = _unsealed(sealed)
+            alone = left[slice_.group] == 1 or slice_.path in compared.alone
+            if alone and sealed is not None and not _is_chosen(case, slice_):
+                judged[slice_.path] = _unsealed(sealed)
                 continue
-        sound = _sound(one, witnesses, compared.tolerated.get(one.path, ()))
-        judged[one.path] = replace(sound, reason=f"{NAN_EVERYWHERE}; {sound.reason}") if one.is_nan else sound
+        sound = _sound(slice_, witnesses, compared.tolerated.get(slice_.path, ()))
+        judged[slice_.path] = replace(sound, reason=f"{NAN_EVERYWHERE}; {sound.reason}") if slice_.is_nan else sound
     return Ruling(slices=judged, disagreements=compared.disagreements)
+
+
+def _refute_layouts(compared: Comparison) -> Comparison:
+    facts = compared.facts
+    by_step = {step: find_refuted(facts, facts.counted_at(step)) for step in facts.steps if facts.stages.layouts}
+    return replace(compared, refuted={step: reasons for step, reasons in by_step.items() if reasons})
+
+
+def _refute_word(compared: Comparison) -> Comparison:
+    if not compared.facts.groups.claimed:
+        return compared
+    from ms_recover.planning.judging.word_check import check_word  # which plans without such options need not load
+
+    return replace(compared, unread=check_word(compared))
 
 
 def _outvoted(one: SliceFacts, reason: str, good: frozenset[str] | None = None) -> Judgement:
@@ -214,32 +272,41 @@ def _unsealed(sealed: SliceFacts) -> Judgement:
     )
 
 
-def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) -> Judgement:
-    if one.proven:
+def _sound(slice_: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) -> Judgement:
+    if slice_.proven:
         return Judgement(status="sound", reason="sound by its manifest", evidence="manifest", borrowed=borrowed)
     if witnesses > 1:
         reason = f"sound by the vote of {witnesses} equal slices"
         return Judgement(status="sound", reason=reason, evidence="vote", borrowed=borrowed)
-    named = "encrypted, contents not comparable" if one.file.encryption else "sound in structure"
-    if one.manifest is not None:
-        ground = "the operator's word" if one.manifest.provenance.evidence == "operator" else "structure alone"
+    named = "encrypted, contents not comparable" if slice_.file.encryption else "sound in structure"
+    if slice_.manifest is not None:
+        ground = "the operator's word" if slice_.manifest.provenance.evidence == "operator" else "structure alone"
         named = f"unchanged since its manifest was written, which rests on {ground}"
     return Judgement(status="sound", reason=named, borrowed=borrowed)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of judging: what it finds, what is wrong with the slices it decides, and how it judges a case."""
+    """One rule of judging: its name, what is wrong with the slices it decides, and how it judges those of a step.
+
+    One that needs several steps has a function that compares them before any is judged, and adds what it finds.
+    """
 
     name: str
     reason: str
-    apply: Callable[[Case], Ruling]
+    judge: Callable[[Case], Ruling] = _no_ruling
+    compare: Callable[[Comparison], Comparison] = _unchanged
 
 
 RULES: Sequence[Rule] = (
     Rule("unreadable", "The operating system refused to open the slice: that is no damage.", _unreadable),
     Rule("another run", "The slice was saved by another run, or under another prefix.", _another_run),
-    Rule("damaged", "The header, the parameter list, or the contents are not what they must be.", _damaged),
+    Rule(
+        "damaged",
+        "The header, the parameter list, or the contents are not what they must be.",
+        _damaged,
+        compare=_compare_lists,
+    ),
     Rule("replaced", "A recovered slice of the other format lies beside the slice it could not replace.", _replaced),
     Rule(
         "uncommitted",
@@ -255,6 +322,12 @@ RULES: Sequence[Rule] = (
         "dealt out",
         "remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
         _dealt_out,
+        compare=_find_dealt,
+    ),
+    Rule(
+        "dealt not cut",
+        "All that a slice lacks beside its replicas lies with them, so it was dealt out and is not damaged.",
+        compare=_forgive_dealt,
     ),
     Rule(
         "conflicting lists",
@@ -276,6 +349,16 @@ RULES: Sequence[Rule] = (
         "Outvoted and renamed slices are suspect, the sides of a tie undecided; the rest is sound.",
         _by_contents,
     ),
+    Rule(
+        "refuted layouts",
+        "Slices of a step contradict the strategy file, which nothing is composed by at the others then.",
+        compare=_refute_layouts,
+    ),
+    Rule(
+        "refuted word",
+        "Slices differ, as no damage makes them differ, of ranks that hold the same by the operator's word.",
+        compare=_refute_word,
+    ),
 )
 
 
@@ -294,22 +377,26 @@ def find_other_layouts(
     `layouts` counts the slices of the step by strategy file. Returns the path of each slice found and the reason.
     """
     odd = _unlike_their_group(slices)
-    for one in slices:
-        own = saved_under(one)
-        if one.path in odd or own is None or layouts[own] > 1:
+    for slice_ in slices:
+        own = saved_under(slice_)
+        if slice_.path in odd or own is None or layouts[own] > 1:
             continue
-        others = [held for other in facts.steps if other != step for held in facts.at(other, one.rank)]
+        others = [saved for other in facts.steps if other != step for saved in facts.at(other, slice_.rank)]
         known = [(layout, other) for other in others if (layout := saved_under(other)) and layout[0] == own[0]]
         history = Counter(layout for layout, _ in known)
         for layout, other in known if own not in history else ():
             if history[layout] + layouts[layout] > 1:
-                odd[one.path] = f"{_OTHER_LAYOUT} {other.path}"
+                odd[slice_.path] = f"{_OTHER_LAYOUT} {other.path}"
                 break
     return odd
 
 
 def _unlike_their_group(slices: Sequence[SliceFacts]) -> dict[str, str]:
-    named = {one.path: (one.manifest, layout[1]) for one in slices if one.manifest and (layout := saved_under(one))}
+    named = {
+        slice_.path: (slice_.manifest, layout[1])
+        for slice_ in slices
+        if slice_.manifest and (layout := saved_under(slice_))
+    }
     saved = [(path, digest) for path, (manifest, digest) in named.items() if not manifest.recovered]
     count = Counter(digest for _, digest in saved)  # a copy is no witness for its source
     usual, most = max(count.items(), key=lambda item: item[1], default=("", 0))

@@ -6,7 +6,7 @@ which is cut all the same. So contents that differ are damage only where nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -23,13 +23,13 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
     several survivors of that list all hold. No slice is outvoted where another step shows the same split, unless by one
     of its rank list with a manifest that proves it.
     """
-    winners = [one for one in ballots if one.path in vote.winners]
-    losers = [one for one in ballots if one.path in vote.odd]
+    winners = [ballot for ballot in ballots if ballot.path in vote.winners]
+    losers = [ballot for ballot in ballots if ballot.path in vote.odd]
     several = len(_groups(ballots)) > 1
-    if not losers or (not several and any(one.proven for one in winners)):
+    if not losers or (not several and any(ballot.proven for ballot in winners)):
         return vote
     odd = tuple({name for lost in vote.odd.values() for name in lost.names})
-    confirmed = _groups(one for one in winners if not _may_be_misplaced(one, winners, losers))
+    confirmed = _groups(ballot for ballot in winners if not _may_be_misplaced(ballot, winners, losers))
     cut = several and (len(confirmed) < 2 or not all(is_alone(side, ballots) for side in sides_of(losers, odd)))
     return leave_open(ballots, names) if cut or shows_split(facts, ballots, vote) else vote
 
@@ -77,17 +77,15 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """
     shown: list[str] = []
     always: set[str] | None = None
-    for step in facts.steps:
-        theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
-        for mine in _readable(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or _of_two_runs(mine, theirs):
-                continue
-            if mine.file.encryption is not None:
-                return None
-            shown.append(f"{mine.path} and {theirs.path}")
-            differ = _known_to_differ(facts, mine, theirs)
-            if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
-                always = differ if always is None else always & differ
+    for mine, theirs in _elsewhere(facts, rank, source, _readable):
+        if _of_two_runs(mine, theirs):
+            continue
+        if mine.file.encryption is not None:
+            return None
+        shown.append(f"{mine.path} and {theirs.path}")
+        differ = _known_to_differ(facts, mine, theirs)
+        if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
+            always = differ if always is None else always & differ
     if not shown or (always is not None and (not always or len(shown) < 2)):
         return None
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs"
@@ -99,14 +97,14 @@ def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bo
     return len(large) > 1 or _is_unlike(one, other)
 
 
-def _known_to_differ(facts: Facts, one: SliceFacts, other: SliceFacts) -> set[str]:
+def _known_to_differ(facts: Facts, mine: SliceFacts, theirs: SliceFacts) -> set[str]:
     """Return the parameters in which two slices differ as ranks that hold the same may not."""
-    if one.digests is None or other.digests is None:
+    if mine.digests is None or theirs.digests is None:
         return set()
-    shared = [name for name in one.listed.index if name in other.listed.index]
-    known = [name for name in shared if None not in (one.digest_of(name), other.digest_of(name))]
-    tolerance = facts.tolerance.of_slices((one.rank_local, other.rank_local))
-    return {name for name in differing([one, other], known) if not tolerance.covers(name)}
+    shared = [name for name in mine.listed.index if name in theirs.listed.index]
+    known = [name for name in shared if None not in (mine.digest_of(name), theirs.digest_of(name))]
+    tolerance = facts.tolerance.of_slices((mine.rank_local, theirs.rank_local))
+    return {name for name in differing([mine, theirs], known) if not tolerance.covers(name)}
 
 
 def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
@@ -117,19 +115,36 @@ def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozense
     """
     bare: list[set[str]] = []
     apart = False
-    for step in facts.steps:
-        theirs = next(_sound(facts, source.rank, source, step), None) if step != source.file.step else None
-        for mine in _sound(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or (mine.manifest is None) != (theirs.manifest is None):
-                continue
-            if mine.manifest is None:
-                differ = _known_to_differ(facts, mine, theirs)
-                bare.append({one.name for one in mine.listed if one.name in differ and not one.is_counter})
-                apart = apart or _is_apart(mine, theirs, bare[-1])
-            elif identity_of(mine.manifest) == identity_of(theirs.manifest):
-                shared = [one.name for one in mine.listed if one.name in theirs.listed.index and not one.is_counter]
-                return frozenset(differing([mine, theirs], shared))
+    for mine, theirs in _elsewhere(facts, rank, source, _sound):
+        if (mine.manifest is None) != (theirs.manifest is None):
+            continue
+        if mine.manifest is None:
+            differ = _known_to_differ(facts, mine, theirs)
+            bare.append(
+                {parameter.name for parameter in mine.listed if parameter.name in differ and not parameter.is_counter}
+            )
+            apart = apart or _is_apart(mine, theirs, bare[-1])
+        elif identity_of(mine.manifest) == identity_of(theirs.manifest):
+            shared = [
+                parameter.name
+                for parameter in mine.listed
+                if parameter.name in theirs.listed.index and not parameter.is_counter
+            ]
+            return frozenset(differing([mine, theirs], shared))
     return frozenset(set.intersection(*bare)) if apart or len(bare) > 1 else frozenset()
+
+
+def _elsewhere(
+    facts: Facts,
+    rank: int,
+    source: SliceFacts,
+    slices_of: Callable[[Facts, int, SliceFacts, Step], Iterator[SliceFacts]],
+) -> Iterator[tuple[SliceFacts, SliceFacts]]:
+    """Yield each slice of a rank at other steps than that of a source, with the first that the source's rank has."""
+    for step in facts.steps:
+        theirs = next(slices_of(facts, source.rank, source, step), None) if step != source.file.step else None
+        if theirs is not None:
+            yield from ((mine, theirs) for mine in slices_of(facts, rank, source, step))
 
 
 def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:
@@ -139,43 +154,43 @@ def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:
     return identity_of(one.manifest) != identity_of(other.manifest)
 
 
-def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:
+def _is_unlike(slice_: SliceFacts, other: SliceFacts) -> bool:
     """Whether two slices list other parameters, or differ in most of the bytes that are known."""
-    if one.listed.index.keys() != other.listed.index.keys():
+    if slice_.listed.index.keys() != other.listed.index.keys():
         return True
     alike = unlike = 0
-    for parameter in one.listed:
-        mine, theirs = one.digest_of(parameter.name), other.digest_of(parameter.name)
+    for parameter in slice_.listed:
+        mine, theirs = slice_.digest_of(parameter.name), other.digest_of(parameter.name)
         if mine is not None and theirs is not None:
             alike += parameter.nbytes if mine == theirs else 0
             unlike += parameter.nbytes if mine != theirs else 0
     return unlike > alike
 
 
-def _is_cut(facts: Facts, one: SliceFacts, other: SliceFacts) -> bool:
+def _is_cut(facts: Facts, slice_: SliceFacts, other: SliceFacts) -> bool:
     """Whether two slices differ in just those parameters that a strategy file of their stage cuts between them."""
     if facts.stages.problem is None:
         return False  # what the files say is compared with the rank lists
     for strategy in {id(file.strategy): file.strategy for file in facts.inventory.strategy_files}.values():
         devices = strategy.devices_per_stage
-        stage = one.rank // devices if devices else None
+        stage = slice_.rank // devices if devices else None
         if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
             continue
-        layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in one.listed.index}
-        apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (one.rank, other.rank)))) > 1]
-        known = None not in map(one.digest_of, layouts) and None not in map(other.digest_of, layouts)
-        if known and apart and apart == list(differing([one, other], list(layouts))):
+        layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in slice_.listed.index}
+        apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (slice_.rank, other.rank)))) > 1]
+        known = None not in map(slice_.digest_of, layouts) and None not in map(other.digest_of, layouts)
+        if known and apart and apart == list(differing([slice_, other], list(layouts))):
             return True
     return False
 
 
-def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:
+def _shows_split(facts: Facts, slice_: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:
     """Whether the slice of the rank differs at another step, too, from those of the winners, which agree there."""
     for step in facts.steps:
-        if step == one.file.step:
+        if step == slice_.file.step:
             continue
-        for mine in _sound(facts, one.rank, one, step):
-            theirs = [found for other in winners for found in _sound(facts, other.rank, one, step)]
+        for mine in _sound(facts, slice_.rank, slice_, step):
+            theirs = [sound for other in winners for sound in _sound(facts, other.rank, slice_, step)]
             if any(_differs(mine, theirs, name) for name in names):
                 return True
     return False
@@ -189,9 +204,14 @@ def _sound(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[Sl
 def _readable(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
     """Yield the same, also where a manifest names another place, step or group; those that were not committed not."""
     for one in facts.at(step, rank):
-        unsound = one.file.problem or one.content_problem or check_header(one.file) or facts.is_uncommitted(one)
+        unsound = one.file.problem or one.content_problem or check_header(one.file) or is_uncommitted(facts, one)
         if facts.names.of(one.file) == facts.names.of(like.file) and not unsound and rank not in facts.lost:
             yield one
+
+
+def is_uncommitted(facts: Facts, one: SliceFacts) -> bool:
+    """Whether a slice has no manifest although training saved others of its prefix with one."""
+    return one.manifest is None and one.file.prefix in facts.committing
 
 
 def _differs(one: SliceFacts, others: Iterable[SliceFacts], name: str) -> bool:

@@ -43,23 +43,23 @@ def compare_structure(slices: Iterable[SliceFacts], stages: Stages | None = None
     without a run id join the run that has most slices of their step. Conflicts inside other runs mark those slices
     damaged; they do not block the step.
     """
-    sound = [one for one in slices if one.file.problem is None and one.file.encryption is None]
+    sound = [slice_ for slice_ in slices if slice_.file.problem is None and slice_.file.encryption is None]
     usual = _usual_runs(sound)
     by_run: dict[str, list[SliceFacts]] = defaultdict(list)
-    for one in sound:
-        by_run[one.manifest.run_id if one.manifest is not None else usual[one.file.step]].append(one)
+    for slice_ in sound:
+        by_run[slice_.manifest.run_id if slice_.manifest is not None else usual[slice_.file.step]].append(slice_)
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for run, held in sorted(by_run.items()):
-        found = _compare_one_run(held, stages or Stages())
-        damaged |= found.damaged
-        deduplicated |= {step: why for step, why in found.deduplicated.items() if usual[step] == run}
-        for (group, step), why in found.conflicts.items():
+    for run, of_run in sorted(by_run.items()):
+        findings = _compare_one_run(of_run, stages or Stages())
+        damaged |= findings.damaged
+        deduplicated |= {step: why for step, why in findings.deduplicated.items() if usual[step] == run}
+        for (group, step), why in findings.conflicts.items():
             if usual[step] == run:
                 conflicts[group, step] = why
             else:
-                damaged |= {one.path: why for one in held if (one.group, one.file.step) == (group, step)}
+                damaged |= {slice_.path: why for slice_ in of_run if (slice_.group, slice_.file.step) == (group, step)}
     return StructureFindings(damaged, conflicts, deduplicated)
 
 
@@ -67,11 +67,11 @@ def _usual_runs(slices: Iterable[SliceFacts]) -> dict[Step, str]:
     """Return for each step the run with most slices of it, or of all steps where none of the step names one."""
     runs: Counter[str] = Counter()
     at_step: dict[Step, Counter[str]] = defaultdict(Counter)
-    for one in slices:
-        count = at_step[one.file.step]
-        if one.manifest is not None:
-            runs[one.manifest.run_id] += 1
-            count[one.manifest.run_id] += 1
+    for slice_ in slices:
+        count = at_step[slice_.file.step]
+        if slice_.manifest is not None:
+            runs[slice_.manifest.run_id] += 1
+            count[slice_.manifest.run_id] += 1
     counts = ((step, count or runs) for step, count in at_step.items())
     return {step: max(sorted(count), key=lambda run: count[run], default="") for step, count in counts}
 
@@ -86,8 +86,8 @@ class _Lists:
     def __init__(self, slices: Iterable[SliceFacts]) -> None:
         ordered: dict[ParameterList, None] = {}
         loose: dict[ParameterList, None] = {}
-        for one in slices:
-            (loose if one.path.endswith(ANY_ORDER) else ordered)[one.listed] = None
+        for slice_ in slices:
+            (loose if slice_.path.endswith(ANY_ORDER) else ordered)[slice_.listed] = None
         by_set = {frozenset(listed): listed for listed in reversed(ordered)} if loose else {}
         self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose if listed not in ordered}
         self._same |= {listed: listed for listed in ordered}
@@ -117,31 +117,31 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     lists = _Lists(sound)
     if lists.are_equal:
         return StructureFindings()
-    originals = Counter(lists.of(one) for one in sound if not _is_copy(one))
+    originals = Counter(lists.of(slice_) for slice_ in sound if not _is_copy(slice_))
     by_step: dict[Step, list[SliceFacts]] = defaultdict(list)
     by_run: dict[tuple[int, str], list[SliceFacts]] = defaultdict(list)
-    for one in sound:
-        by_step[one.file.step].append(one)
-        if not _is_copy(one) or originals[lists.of(one)] > 1:  # a lone copy is no witness for its source
-            by_run[one.rank, one.file.prefix].append(one)
+    for slice_ in sound:
+        by_step[slice_.file.step].append(slice_)
+        if not _is_copy(slice_) or originals[lists.of(slice_)] > 1:  # a lone copy is no witness for its source
+            by_run[slice_.rank, slice_.file.prefix].append(slice_)
     damaged: dict[str, str] = {}
     usual = _Usual.of(by_run, lists, stages)
-    for held in by_step.values():
-        damaged |= _of_another_rank(held, by_run, lists, usual)
-    own = {run: _without(held, damaged) for run, held in by_run.items()}
-    for held in by_step.values():
-        damaged |= _unlike_their_run(_without(held, damaged), own, lists)
-    history = {run: _without(held, damaged) for run, held in by_run.items()}
+    for slices in by_step.values():
+        damaged |= _of_another_rank(slices, by_run, lists, usual)
+    own = {run: _without(slices, damaged) for run, slices in by_run.items()}
+    for slices in by_step.values():
+        damaged |= _unlike_their_run(_without(slices, damaged), own, lists)
+    history = {run: _without(slices, damaged) for run, slices in by_run.items()}
     before = _Before(history, lists)
-    for held in by_step.values():
-        damaged |= _truncated(_without(held, damaged), before, lists)
+    for slices in by_step.values():
+        damaged |= _truncated(_without(slices, damaged), before, lists)
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for step, held in by_step.items():
-        found = _odd_members(step, _without(held, damaged), history, lists, damaged)
-        damaged = {**damaged, **found.damaged}
-        conflicts |= found.conflicts
-        deduplicated |= found.deduplicated
+    for step, slices in by_step.items():
+        findings = _odd_members(step, _without(slices, damaged), history, lists, damaged)
+        damaged = {**damaged, **findings.damaged}
+        conflicts |= findings.conflicts
+        deduplicated |= findings.deduplicated
     return StructureFindings(damaged, conflicts, deduplicated)
 
 
@@ -180,22 +180,24 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
     """
     stage = counted.stages.of
     here: dict[ParameterList, list[SliceFacts]] = defaultdict(list)
-    for one in slices:
-        here[lists.of(one)].append(one)
+    for slice_ in slices:
+        here[lists.of(slice_)].append(slice_)
     damaged: dict[str, str] = {}
-    for held in here.values():
-        new = [one for one in held if _is_new(one, by_run, lists)]
-        if len(held) < 2 or len(new) != 1 or sum(one.group == new[0].group for one in held) > 1:
+    for alike in here.values():
+        new = [slice_ for slice_ in alike if _is_new(slice_, by_run, lists)]
+        if len(alike) < 2 or len(new) != 1 or sum(slice_.group == new[0].group for slice_ in alike) > 1:
             continue
-        [one] = new
-        foreign = all(stage(other.rank) != stage(one.rank) for other in held if other is not one)
-        for other in by_run.get((one.rank, one.file.prefix), ()):
+        [slice_] = new
+        foreign = all(stage(other.rank) != stage(slice_.rank) for other in alike if other is not slice_)
+        for other in by_run.get((slice_.rank, slice_.file.prefix), ()):
             usual = lists.of(other)
-            if other.file.step == one.file.step or _is_part(lists.names(other), lists.names(one)):
+            if other.file.step == slice_.file.step or _is_part(lists.names(other), lists.names(slice_)):
                 continue  # one of them was cut off, which shows nothing of the other
-            known = counted.of_group[one.group, usual] > 1 or (usual in here and _has_bytes_of_another(one, held))
-            if known or (foreign and counted.of_stages[usual] == {stage(one.rank)}):
-                damaged[one.path] = _unlike(one, other)
+            known = counted.of_group[slice_.group, usual] > 1 or (
+                usual in here and _has_bytes_of_another(slice_, alike)
+            )
+            if known or (foreign and counted.of_stages[usual] == {stage(slice_.rank)}):
+                damaged[slice_.path] = _unlike(slice_, other)
                 break
     return damaged
 
@@ -224,17 +226,19 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
-    for one in slices:
-        listed = lists.of(one)
-        others = [other for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step]
+    for slice_ in slices:
+        listed = lists.of(slice_)
+        others = [
+            other for other in by_run.get((slice_.rank, slice_.file.prefix), ()) if other.file.step != slice_.file.step
+        ]
         history = Counter(map(lists.of, others))
         if history[listed]:
             continue
         for other in others:
             usual = lists.of(other)
             common = history[usual] + here[usual] > 1 if here[listed] == 1 else here[usual] > here[listed]
-            if common and other.listed[: len(one.listed)] != one.listed:
-                damaged[one.path] = _unlike(one, other)
+            if common and other.listed[: len(slice_.listed)] != slice_.listed:
+                damaged[slice_.path] = _unlike(slice_, other)
                 break
     return damaged
 
@@ -267,29 +271,29 @@ class _Before:
 
 def _truncated(slices: Sequence[SliceFacts], before: _Before, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when another that should list the same lists the same and more behind it."""
-    was_longer = [one for one in slices if _was_longer(one, before, lists)]
+    was_longer = [slice_ for slice_ in slices if _was_longer(slice_, before, lists)]
     total = Counter(map(lists.named, slices))
     if len(total) == 1 and not was_longer:
         return {}
     longer_before = Counter(map(lists.named, was_longer))
-    in_group = Counter((one.group, lists.named(one)) for one in slices)
+    in_group = Counter((slice_.group, lists.named(slice_)) for slice_ in slices)
     first: dict[int, SliceFacts] = {}
     of_group: dict[tuple[int, ...], dict[int, SliceFacts]] = defaultdict(dict)
-    for one in slices:
-        first.setdefault(lists.named(one), one)
-        of_group[one.group].setdefault(lists.named(one), one)
+    for slice_ in slices:
+        first.setdefault(lists.named(slice_), slice_)
+        of_group[slice_.group].setdefault(lists.named(slice_), slice_)
     damaged: dict[str, str] = {}
-    for one in slices:
-        names, named = lists.names(one), lists.named(one)
-        candidates = list(of_group[one.group].values())
+    for slice_ in slices:
+        names, named = lists.names(slice_), lists.named(slice_)
+        candidates = list(of_group[slice_.group].values())
         if total[named] == longer_before[named]:  # all with exactly this list had a longer one before
-            candidates += before.of(one)
-        if total[named] == in_group[one.group, named]:  # nobody outside the group has exactly this list
+            candidates += before.of(slice_)
+        if total[named] == in_group[slice_.group, named]:  # nobody outside the group has exactly this list
             candidates += first.values()
         for other in candidates:
             longer = lists.names(other)
             if _cut_off(names, longer) and not other.rank_local.issuperset(longer[len(names) :]):
-                damaged[one.path] = (
+                damaged[slice_.path] = (
                     f"ends after {len(names)} of the {len(longer)} parameters that {other.path} lists: "
                     f"cut off before {longer[len(names)]!r}"
                 )
@@ -307,27 +311,29 @@ def _odd_members(
 ) -> StructureFindings:
     """Where the members of a group differ, mark the odd one damaged, or all of them no replicas."""
     members: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-    for one in slices:
-        members[one.group].append(one)
+    for slice_ in slices:
+        members[slice_.group].append(slice_)
     total = Counter(map(lists.named, slices))
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for group, held in members.items():
-        if len(set(map(lists.of, held))) < 2 or _differ_in_rank_local(held):
+    for group, of_group in members.items():
+        if len(set(map(lists.of, of_group))) < 2 or _differ_in_rank_local(of_group):
             continue
-        support = _support(step, held, total, by_run, lists, known_damaged)
-        fine = [one for one in held if support[lists.of(one)] > 0]
-        odd = [one for one in held if fine and one not in fine and is_misread(one.listed, fine[0].listed)]
-        if held[0].claimed:  # other shapes may as well show that the operator is mistaken
-            odd = [one for one in odd if lists.named(one) != lists.named(fine[0])]
-        for one in odd:
-            damaged[one.path] = (
+        support = _support(step, of_group, total, by_run, lists, known_damaged)
+        fine = [slice_ for slice_ in of_group if support[lists.of(slice_)] > 0]
+        odd = [
+            slice_ for slice_ in of_group if fine and slice_ not in fine and is_misread(slice_.listed, fine[0].listed)
+        ]
+        if of_group[0].claimed:  # other shapes may as well show that the operator is mistaken
+            odd = [slice_ for slice_ in odd if lists.named(slice_) != lists.named(fine[0])]
+        for slice_ in odd:
+            damaged[slice_.path] = (
                 f"does not list the parameters of {fine[0].path}, though their ranks hold the same slice: "
-                f"{_difference(one.listed, fine[0].listed)}"
+                f"{_difference(slice_.listed, fine[0].listed)}"
             )
-        a, *left = (one for one in held if one not in odd)
-        b = next((one for one in left if lists.of(one) is not lists.of(a)), None)
+        a, *left = (slice_ for slice_ in of_group if slice_ not in odd)
+        b = next((slice_ for slice_ in left if lists.of(slice_) is not lists.of(a)), None)
         if b is not None:
             text = f"{a.path} and {b.path} should hold the same slice but {_difference(a.listed, b.listed)}"
             conflicts[group, step] = text
@@ -344,25 +350,25 @@ def _differ_in_rank_local(held: Sequence[SliceFacts]) -> bool:
 
 def _support(
     step: Step,
-    held: Sequence[SliceFacts],
+    of_group: Sequence[SliceFacts],
     total: Counter[int],
     by_run: _History,
     lists: _Lists,
     known_damaged: Collection[str],
 ) -> dict[ParameterList, int]:
     """Count who else has the list of a group's members: members, their other steps, and ranks outside the group."""
-    inside = Counter(map(lists.named, held))
+    inside = Counter(map(lists.named, of_group))
     others = [
         other
-        for one in held
-        for other in by_run.get((one.rank, one.file.prefix), ())
+        for slice_ in of_group
+        for other in by_run.get((slice_.rank, slice_.file.prefix), ())
         if other.file.step != step and other.path not in known_damaged
     ]
-    support = Counter(dict.fromkeys(map(lists.of, held), -1))
-    support.update(map(lists.of, (*held, *others)))
+    support = Counter(dict.fromkeys(map(lists.of, of_group), -1))
+    support.update(map(lists.of, (*of_group, *others)))
     if len(inside) > 1:
-        for one in {lists.of(one): one for one in held}.values():
-            support[lists.of(one)] += total[lists.named(one)] - inside[lists.named(one)]
+        for slice_ in {lists.of(slice_): slice_ for slice_ in of_group}.values():
+            support[lists.of(slice_)] += total[lists.named(slice_)] - inside[lists.named(slice_)]
     return support
 
 
@@ -374,11 +380,11 @@ def list_the_same(one: SliceFacts, other: SliceFacts) -> bool:
     return loose and len(one.listed) == len(other.listed) and set(one.listed) == set(other.listed)
 
 
-def is_misread(one: Sequence[Parameter], other: Sequence[Parameter]) -> bool:
+def is_misread(ours: Sequence[Parameter], theirs: Sequence[Parameter]) -> bool:
     """Whether one list looks like the other with a flaw in it, rather than the list of other parameters."""
-    if len(one) != len(other):
+    if len(ours) != len(theirs):
         return False
-    differing = [(a, b) for a, b in zip(one, other, strict=True) if a.name != b.name]
+    differing = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.name != b.name]
     if not differing:
         return True  # another shape or type of the same parameters
     (a, b), *more = differing
@@ -390,11 +396,11 @@ def _bits_apart(one: str, other: str) -> int:
     return sum((x ^ y).bit_count() for x, y in zip(a, b, strict=True)) if len(a) == len(b) else -1
 
 
-def _difference(one: Sequence[Parameter], other: Sequence[Parameter]) -> str:
+def _difference(ours: Sequence[Parameter], theirs: Sequence[Parameter]) -> str:
     """Describe the first difference between two parameter lists."""
-    theirs = {parameter.name: parameter for parameter in other}
-    for parameter in one:
-        match = theirs.pop(parameter.name, None)
+    left = {parameter.name: parameter for parameter in theirs}
+    for parameter in ours:
+        match = left.pop(parameter.name, None)
         if match is None:
             return f"{parameter.name!r} is only in the first"
         if (match.dtype, match.shape) != (parameter.dtype, parameter.shape):
@@ -402,6 +408,6 @@ def _difference(one: Sequence[Parameter], other: Sequence[Parameter]) -> str:
                 f"{parameter.name!r} is {parameter.dtype}{list(parameter.shape)} in the first, "
                 f"{match.dtype}{list(match.shape)} in the second"
             )
-    if theirs:
-        return f"{next(iter(theirs))!r} is only in the second"
+    if left:
+        return f"{next(iter(left))!r} is only in the second"
     return "they list their parameters in different order"

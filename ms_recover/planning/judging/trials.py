@@ -31,19 +31,19 @@ def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: C
     Two ranks show it that hold the same of a parameter by the layouts, and are of different rank lists; at the step
     only those that are `shown`, whose slices are right or differ with nothing to settle it.
     """
-    found: list[SliceFile] = []
+    trials: list[SliceFile] = []
     for stage in sorted(set(stages)):
         ranks = [rank for rank in facts.stages.ranks(stage) if rank not in facts.lost]
-        held = [rank for rank in ranks if rank in shown]
-        cuts = [cut for cut in facts.stages.cuts.get(stage, ()) if not _comparable(facts, cut, held)]
+        showing = [rank for rank in ranks if rank in shown]
+        cuts = [cut for cut in facts.stages.cuts.get(stage, ()) if not _comparable(facts, cut, showing)]
         nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True) if cuts else ()
         for other in nearest:
             bare = [rank for rank in ranks if bare_at(facts, other, rank)]
             shown = {rank for cut in cuts for rank in _comparable(facts, cut, bare)} if other != step else ()
             if shown:
-                found += [one.file for rank in sorted(shown) for one in bare_at(facts, other, rank)]
+                trials += [slice_.file for rank in sorted(shown) for slice_ in bare_at(facts, other, rank)]
                 break
-    return found
+    return trials
 
 
 def _comparable(facts: Facts, cut: Cut, ranks: Iterable[int]) -> list[int]:
@@ -59,9 +59,9 @@ def trials_of(compared: Comparison, step: Step, run: Run) -> list[SliceFile]:
     """Return the trials of each slice of a step that is outvoted, and those of the layouts of all stages."""
     judged = judge_step(compared, step, run).slices
     facts = compared.facts
-    doubted = (one.rank for one in facts.counted_at(step) if judged[one.path].status == "suspect")
+    doubted = (slice_.rank for slice_ in facts.counted_at(step) if judged[slice_.path].status == "suspect")
     trials = [file for rank in doubted for file in find_trials(facts, step, rank)]
-    shown = {one.rank for one in facts.counted_at(step) if judged[one.path].status in ("sound", "undecided")}
+    shown = {slice_.rank for slice_ in facts.counted_at(step) if judged[slice_.path].status in ("sound", "undecided")}
     return trials + find_layout_trials(facts, step, facts.stages.layouts, shown)
 
 

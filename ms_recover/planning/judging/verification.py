@@ -13,6 +13,7 @@ from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, Judgement
+from ms_recover.planning.tree.candidates import every_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +36,18 @@ def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement
         best: dict[str, Judgement] = {}
         main: set[int] = set()
         here = facts.steps.get(step, {})
-        for run in facts.every_run(step):
-            found = judge_step(compared, step, run, sealing=sealing)
-            disagreements += [f"step {step}: {text}" for _, text in sorted(found.disagreements.items())]
+        for run in every_run(facts, step):
+            judgement = judge_step(compared, step, run, sealing=sealing)
+            disagreements += [f"step {step}: {text}" for _, text in sorted(judgement.disagreements.items())]
             if not best:
-                best = dict(found.slices)
-                main = {rank for rank, held in here.items() if any(_counts(one, best) for one in held)}
-            for one in (one for rank in main for one in here[rank] if not _counts(one, best)):
-                best[one.path] = found.slices[one.path]
-        slices = (one for held in here.values() for one in held if one.path in best)
-        judged += [(one, best[one.path]) for one in sorted(slices, key=lambda one: (one.rank, one.path))]
+                best = dict(judgement.slices)
+                main = {rank for rank, of_rank in here.items() if any(_counts(slice_, best) for slice_ in of_rank)}
+            for slice_ in (slice_ for rank in main for slice_ in here[rank] if not _counts(slice_, best)):
+                best[slice_.path] = judgement.slices[slice_.path]
+        slices = (slice_ for of_rank in here.values() for slice_ in of_rank if slice_.path in best)
+        judged += [
+            (slice_, best[slice_.path]) for slice_ in sorted(slices, key=lambda slice_: (slice_.rank, slice_.path))
+        ]
     return TreeJudgement(slices=tuple(judged), disagreements=tuple(disagreements))
 
 
@@ -88,23 +91,24 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     judged = judge_slices(compared, sealing=sealing)
     checks = [
         SliceCheck(
-            rank=one.rank,
-            step=one.file.step,
-            path=one.path,
+            rank=slice_.rank,
+            step=slice_.file.step,
+            path=slice_.path,
             status=judgement.status,
             evidence=judgement.evidence,
             reason=judgement.reason,
         )
-        for one, judgement in judged.slices
+        for slice_, judgement in judged.slices
         if judgement.status != "replaced"
     ]
+    # A slice that is not there is wrong as well, where the rank was given a shard; sealing needs none.
     missing = []
     for step in _steps(facts):
         here = facts.steps.get(step, {})
         idle = facts.idle(step)
         absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here and rank not in idle)
-        place = next((held[0].file.place for _, held in sorted(here.items())), None)
-        place = facts.inventory.part.places.get(step, place) if facts.inventory.part is not None else place
+        place = next((of_rank[0].file.place for _, of_rank in sorted(here.items())), None)
+        place = facts.inventory.part.places.get(step, place)
         if absent and not sealing:
             missing.append((step, absent))
         for rank in absent:
@@ -121,9 +125,10 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
                     )
                 )
     checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
+    # What a callback keeps beside a slice is lost with it: it counts beside sound ones alone.
     states = tuple(
-        Note(one.path + STATE_SUFFIX, one.state_problem)
-        for one, judgement in judged.slices
-        if judgement.status == "sound" and one.state_problem is not None and not sealing
+        Note(slice_.path + STATE_SUFFIX, slice_.state_problem)
+        for slice_, judgement in judged.slices
+        if judgement.status == "sound" and slice_.state_problem is not None and not sealing
     )
     return Verification(facts.inventory.root, tuple(checks), judged.disagreements, tuple(missing), states=states)

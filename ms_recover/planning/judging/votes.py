@@ -60,6 +60,7 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     if any(not ballot.contents.parameters for ballot in ballots):
         paths = " and ".join(ballot.path for ballot in ballots[:2])
         return Vote(disagreement=f"{paths} differ, and their parameters cannot be read to compare them")
+    # Parameters that may differ have no say.
     tolerance = tolerance.of_slices(ballot.rank_local for ballot in ballots)
     wanted = names if names is not None else list(ballots[0].listed.index)
     core = [name for name in wanted if not tolerance.covers(name)]
@@ -70,6 +71,7 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     settled = _winner(sides)
     if settled is None:
         return leave_open(ballots, core)
+    # Whoever differs from the winners is outvoted, with the parameters in which it does.
     winner, by_manifest = settled
     how = "proven by manifest" if by_manifest else f"{count_witnesses(winner)} of {count_witnesses(ballots)} holders"
     odd = {}

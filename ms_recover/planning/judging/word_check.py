@@ -12,10 +12,12 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.equal_contents import regular_divisions, seen_contents
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
 from ms_recover.planning.prefixes import Experiments
+from ms_recover.planning.tree.candidates import every_run, why_older
 
 _Member = tuple[int, str]
 """A rank, and the prefix of its run."""
@@ -51,9 +53,7 @@ class _Agreement:
         self._next[self.of(other)] = self.of(one)
 
 
-def check_word(
-    facts: Facts, structure: StructureFindings, contents: ContentIndex, *, all_read: bool
-) -> tuple[SliceFile, ...]:
+def check_word(compared: Comparison) -> tuple[SliceFile, ...]:
     """Refuse the operator's word when slices contradict it; steps of older runs are passed over.
 
     Slices of a group list the same parameters, at the newest step that two of them have. Two that differ in contents,
@@ -61,8 +61,7 @@ def check_word(
     or when those of another group do likewise: what is left is one damaged parameter, which a vote or the operator
     settles.
 
-    Returns the slices of other steps that must be read first where two differ; none when `all_read` says that no more
-    will be.
+    Returns the slices of other steps that must be read first where two differ; none where no more will be.
 
     Raises
     ------
@@ -71,25 +70,26 @@ def check_word(
     UsageError
         When contents show that it has too many ranks.
     """
+    facts, structure, contents = compared.facts, compared.structure, compared.contents
     _check_size(facts)
     agreement = _Agreement(facts.names)
-    found: list[_Difference] = []
+    differences: list[_Difference] = []
     unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     listed: set[tuple[int, ...]] = set()
     for step in sorted(facts.steps, reverse=True):
-        present = facts.why_older(step) is None or step == facts.options.step
-        for group, held in _comparable(facts, step, structure) if present else ():
+        present = why_older(facts, step) is None or step == facts.options.step
+        for group, members in _comparable(facts, step, structure) if present else ():
             if group not in listed:
                 _check_lists(facts, group, step, structure)
             listed.add(group)
-            unread[group] += [one.file for one in held if one.digests is None]
-            found += _compare(facts, [one for one in held if one.digests is not None], contents, agreement)
-    left = [one for one in found if agreement.of(one.one) != agreement.of(one.other)]
-    several = len({one.one.group for one in left}) > 1
-    wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
+            unread[group] += [item.file for item in members if item.digests is None]
+            differences += _compare(facts, [item for item in members if item.digests is not None], contents, agreement)
+    left = [item for item in differences if agreement.of(item.one) != agreement.of(item.other)]
+    several = len({item.one.group for item in left}) > 1
+    wrong = next((item for item in left if several or len(item.names) > 1 or item.of == 1), None)
     if wrong is None:
         return ()
-    if unread[wrong.one.group] and not all_read:
+    if unread[wrong.one.group] and not compared.all_read:
         return tuple(unread[wrong.one.group])
     raise ContradictionError(_contradiction_text(facts, wrong))
 
@@ -103,11 +103,11 @@ def _check_lists(facts: Facts, group: tuple[int, ...], step: Step, structure: St
         )
 
 
-def _contradiction_text(facts: Facts, found: _Difference) -> str:
-    one, other = found.one, found.other
+def _contradiction_text(facts: Facts, difference: _Difference) -> str:
+    one, other, names = difference.one, difference.other, difference.names
     return (
         f"{facts.groups.claimed[one.rank]} is contradicted by contents: ranks {one.rank} and {other.rank} hold "
-        f"different contents in {len(found.names)} of {found.of} parameters, such as {name_some(found.names)}, in "
+        f"different contents in {len(names)} of {difference.of} parameters, such as {name_some(names)}, in "
         f"{one.path} and {other.path}; correct it, or declare the rank lost whose slice is damaged: "
         f"--lost {one.rank} or --lost {other.rank}"
     )
@@ -128,39 +128,39 @@ def _comparable(
     facts: Facts, step: Step, structure: StructureFindings
 ) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
     """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
-    runs = facts.every_run(step) if facts.counted_at(step) else ()
+    runs = every_run(facts, step) if facts.counted_at(step) else ()
     groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
-    for one in facts.counted_at(step):
-        problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem
-        number = next((index for index, run in enumerate(runs) if run.why_foreign(one.file) is None), None)
-        if one.claimed and problem is None and one.file.encryption is None and number is not None:
-            groups[number, one.group].append(one)
-    return ((group, held) for (_, group), held in groups.items() if len(held) > 1)
+    for slice_ in facts.counted_at(step):
+        problem = slice_.problem or structure.damaged.get(slice_.path)
+        number = next((index for index, run in enumerate(runs) if run.why_foreign(slice_.file) is None), None)
+        if slice_.claimed and problem is None and slice_.file.encryption is None and number is not None:
+            groups[number, slice_.group].append(slice_)
+    return ((group, members) for (_, group), members in groups.items() if len(members) > 1)
 
 
 def _compare(
     facts: Facts, slices: Sequence[SliceFacts], contents: ContentIndex, agreement: _Agreement
 ) -> list[_Difference]:
     """Note who agrees, and return how those differ that do not agree with the most; misplaced slices show nothing."""
-    held = slices
-    if len({one.contents.file for one in held}) > 1:
-        held = [one for one in held if contents.why_misplaced(one) is None]
-    if len(held) < 2:
+    comparable = slices
+    if len({slice_.contents.file for slice_ in comparable}) > 1:
+        comparable = [slice_ for slice_ in comparable if contents.why_misplaced(slice_) is None]
+    if len(comparable) < 2:
         return []
     sides: dict[str, list[SliceFacts]] = defaultdict(list)
-    for one in held:
-        sides[one.contents.file].append(one)
+    for slice_ in comparable:
+        sides[slice_.contents.file].append(slice_)
     first, *others = sorted(sides.values(), key=len, reverse=True)
     for side in (first, *others):
-        for one in side:
-            agreement.join(side[0], one)
-    tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+        for slice_ in side:
+            agreement.join(side[0], slice_)
+    tolerance = facts.tolerance.of_slices(slice_.rank_local for slice_ in comparable)
     names = [name for name in first[0].listed.index if not tolerance.covers(name)]
-    found = []
+    differences = []
     for side in others:
         odd = differing([first[0], side[0]], names)
         if odd:
-            found.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
+            differences.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
         else:
             agreement.join(first[0], side[0])
-    return found
+    return differences

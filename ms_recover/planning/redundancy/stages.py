@@ -44,6 +44,14 @@ class Stages:
         known = self.digests.get(self.of(file.rank))
         return digest is None or not known or digest in known
 
+    def is_named_by(self, file: SliceFile) -> bool:
+        """Whether training says that it saved a slice under the strategy file that is used.
+
+        Sealing takes the file that lies there.
+        """
+        manifest, known = file.manifest, self.digests.get(self.of(file.rank), frozenset())
+        return manifest is not None and manifest.provenance.kind == "saved" and manifest.strategy_digest in known
+
     @cached_property
     def cuts(self) -> dict[int, tuple[Cut, ...]]:
         """The ways in which the parameters of each stage are cut."""

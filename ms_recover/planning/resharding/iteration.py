@@ -38,7 +38,7 @@ def split_parameters(source: Source) -> dict[str, WeightKind | None]:
         if name in PROGRESS or name.startswith(NEVER_SAVED):
             found[name] = None
         else:
-            found[name] = one.part or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
+            found[name] = one.kind or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
     return found
 
 
@@ -69,7 +69,7 @@ def _is_state(name: str, prefixes: Collection[str]) -> bool:
 
 def prefix_of(file: SliceFile) -> str | None:
     """Return the prefix of the files of an iteration that is made of slices like this one."""
-    if file.part is not None:
+    if file.kind is not None:
         return file.prefix or None
     named = last_named_rank(file.prefix)
     return (file.prefix[: named.start()] if named is not None else file.prefix) or None
@@ -152,12 +152,12 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
     stages: dict[int, Strategy] = {}
     files: dict[str, ListedFile] = {}
     held: dict[str, list[tuple[int, Transfer]]] = {}
-    kinds = [kind for kind in WEIGHT_KINDS if any(file.part == kind for file in plan.files)]
+    kinds = [kind for kind in WEIGHT_KINDS if any(file.kind == kind for file in plan.files)]
     for stage, strategy in enumerate(plan.strategies):
         first = stage * plan.devices
         layouts = {layout.parameter: layout for layout in strategy.layouts}
         for kind in kinds:
-            like = next((file for file in plan.files if (file.stage, file.part) == (stage, kind)), None)
+            like = next((file for file in plan.files if (file.stage, file.kind) == (stage, kind)), None)
             listed = []
             for one, part, transfer in plan.parts_of(like) if like is not None else ():
                 if one.name == GLOBAL_STEP.name or not transfer.shape:

@@ -146,7 +146,7 @@ def make_plan(
                 stage=stage,
                 group=tuple(stage * target.devices + other for other in groups[stage][part][place]),
                 lacks=stage in lacking,
-                part=part,
+                kind=part,
             )
             for stage, held in enumerate(lists)
             for part, mine in sorted(held.items(), key=lambda one: one[0] or "")

@@ -14,7 +14,7 @@ DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
 def pattern_like(file: SliceFile) -> str:
     """Return the pattern of a tree like that of a slice; the usual one where its place does not name the rank."""
     place = file.place
-    if file.part is not None or not place.names_rank or place.numbers or any("{" in part for part in place.parts):
+    if file.kind is not None or not place.names_rank or place.numbers or any("{" in part for part in place.parts):
         return DEFAULT_PATTERN
     stem = "{rank}".join(place.parts)
     stem = stem.removesuffix(ending_of(stem))

@@ -43,9 +43,7 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
     parameters: dict[str, SourceParameter] = {}
     for finder in finders:
         finder.number_slices(slices)
-        part = finder.facts.inventory.part
-        kind = part.name if part is not None else None
-        parameters |= {name: replace(one, part=kind) for name, one in finder.parameters().items()}
+        parameters |= {name: replace(one, kind=finder.facts.kind) for name, one in finder.parameters().items()}
     lost = [one for finder in finders for one in finder.lost_stages()]
     disputes = [text for finder in finders for _, text in sorted(finder.index.judgement.disagreements.items())]
     disputes += [text for finder in finders for text in finder.disputes]
@@ -120,8 +118,7 @@ class _Part:
         stages, world = self.index.stages, self.facts.world.ranks
         if not stages.devices:
             return []
-        part = self.facts.inventory.part
-        named = part.expected.get(self.step) if part is not None else None
+        named = self.facts.inventory.part.expected.get(self.step)
         gone = []
         for stage in range(world // stages.devices):
             if named is not None and not named.keys() & set(stages.ranks(stage)):
@@ -398,7 +395,7 @@ def stated_lists(index: ParameterIndex) -> dict[int, tuple[Parameter, ...]]:
     redundancy was removed: one sound slice, or one list, is then enough for the stage, and its ranks are left out.
     """
     facts, step = index.facts, index.judgement.step
-    dealt = step in index.judgement.structure.deduplicated or facts.inventory.part is not None
+    dealt = step in index.judgement.structure.deduplicated or facts.kind is not None
     found: dict[int, tuple[Parameter, ...]] = {}
     idle = facts.idle(step)
     for rank in range(facts.world.ranks):

@@ -45,7 +45,7 @@ class SourceParameter:
     stages: frozenset[int] = frozenset()
     own: bool = False
     known: bool = True
-    part: WeightKind | None = None
+    kind: WeightKind | None = None
     overlaps: tuple[Overlap, ...] = ()
 
 

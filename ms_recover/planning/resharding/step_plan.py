@@ -27,7 +27,7 @@ from ms_recover.planning.resharding.source import disputed, find_source
 from ms_recover.planning.resharding.source_parameters import Source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
 from ms_recover.planning.runs import Run
-from ms_recover.planning.tree.candidates import runs_alike
+from ms_recover.planning.tree.candidates import runs_alike, runs_of
 
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
 
@@ -66,7 +66,7 @@ def plan_step(
     files = [one.file for compared in held for one in compared.facts.counted_at(step)]
     if not files:
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
-    run = run if run is not None else facts.runs(step)[0]
+    run = run if run is not None else runs_of(facts, step)[0]
     source = find_source([(one, step, runs_alike(one.facts, step, run)[0]) for one in held])
     if unequal:
         source = disputed(source, unequal)

@@ -202,7 +202,7 @@ def _why_no_copy(supply: Supply, rank: int, holding: Unsound, others: Sequence[i
     if rank in facts.denied:
         return "nothing can be written there"
     if not facts.groups.knows(rank):
-        if facts.inventory.part is not None:
+        if facts.kind is not None:
             return "nothing states another rank with the same file"
         return "no group_info.pb says who holds the same slice"
     if not others and rank in facts.groups.claimed:

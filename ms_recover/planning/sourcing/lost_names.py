@@ -24,9 +24,7 @@ class LostNames:
 
     def __init__(self, index: ParameterIndex) -> None:
         self._index = index
-        self._dealt = (
-            index.facts.inventory.part is None and index.judgement.step in index.judgement.structure.deduplicated
-        )
+        self._dealt = index.facts.kind is None and index.judgement.step in index.judgement.structure.deduplicated
         self._of_stage: dict[int, Mapping[str, int]] = {}
 
     def is_guessed(self, rank: int) -> bool:

@@ -339,14 +339,8 @@ class Settlement:
         )
 
     def _is_named(self, stage: int) -> bool:
-        """Whether a manifest of training says that slices of a stage were saved under the strategy file that is used.
-
-        Sealing takes the file that lies there.
-        """
+        """Whether training says that it saved slices of a stage under the strategy file that is used."""
         if stage not in self._named:
-            index = self.index
-            known = index.stages.digests.get(stage, frozenset())
-            held = (index.slices[rank] for rank in index.by_stage.get(stage, ()))
-            manifests = (one.manifest for one in held if one.saved)
-            self._named[stage] = any(one is not None and one.strategy_digest in known for one in manifests)
+            files = (self.index.slices[rank].file for rank in self.index.by_stage.get(stage, ()))
+            self._named[stage] = any(map(self.index.stages.is_named_by, files))
         return self._named[stage]

@@ -27,8 +27,8 @@ class TreeFacts:
 
     Parameters
     ----------
-    inventory, options, contents
-        As for `gather_facts`.
+    inventory, options, contents, known_runs
+        As for `gather_facts`; iterations have no other runs than those of their own manifests.
 
     Raises
     ------
@@ -44,11 +44,12 @@ class TreeFacts:
         inventory: Inventory,
         options: PlanOptions = DEFAULT_PLAN,
         contents: Contents = NOTHING_READ,
+        known_runs: Sequence[RunRecord] = (),
     ) -> None:
         self.inventory, self.options, self.contents = inventory, options, contents
         self._parts: tuple[Inventory, ...] = (inventory,)
         self._known: dict[int, Facts] = {}
-        self._runs: tuple[RunRecord, ...] = ()
+        self._runs = known_runs
         if inventory.iterations:
             from ms_recover.planning.parts import split_parts  # which other trees need not load
 
@@ -56,13 +57,6 @@ class TreeFacts:
             counted = [file for file in inventory.slices if file.rank not in options.lost]
             self._runs = find_run_records(counted, inventory.set_aside)
             self._check()
-
-    @classmethod
-    def of(cls, facts: Facts) -> TreeFacts:
-        """Return the facts about a tree of one part, which are known."""
-        made = cls(facts.inventory, facts.options)
-        made._known[0] = facts
-        return made
 
     def with_contents(self, contents: Contents) -> TreeFacts:
         """Return the facts about the same tree, of which more was read."""
@@ -96,7 +90,7 @@ class TreeFacts:
         """Return the number of ranks at a step."""
         if not self.inventory.iterations:
             return self._facts(0).world
-        claims = [part.part for part in self._parts if part.part is not None and step in part.part.steps]
+        claims = [part.part for part in self._parts if step in part.part.steps]
         best = max(claims, key=lambda one: one.world_size, default=None)
         return _NO_WORLD if best is None else WorldSize(ranks=best.world_size, source=best.source, rejected_lists={})
 
@@ -108,41 +102,17 @@ class TreeFacts:
         """Return the facts about all parts that the step in the options leaves; newest first."""
         return self._of(self.options.step)
 
-    @property
-    def text_of_others(self) -> str | None:
-        """The warning that names the other experiments, where nothing but their times chose one."""
-        return next(filter(None, (facts.text_of_others for facts in self.every())), None)
-
-    def refuse_several(self) -> None:
-        """Raise a UsageError where several experiments have slices, of the step in the options if they name one.
-
-        Where the options name an experiment or a run, there is nothing to refuse.
-        """
-        step = self.options.step
-        for facts in self.every():
-            if facts.text_of_others is None:
-                continue
-            files = [one.file for one in facts.counted] if step is None else facts.files_at(step)
-            bases = {facts.names.of(file) for file in files}
-            listed = sorted(bases.intersection((*facts.experiments.taken, *facts.other_experiments)))
-            if len(listed) > 1:
-                at = f"step {step}" if step is not None else "slices"
-                raise UsageError(
-                    f"{self.inventory.root} has {at} of several experiments, {list_some(map(repr, listed))}: name one, "
-                    f"with options=PlanOptions(run={listed[0]!r})"
-                )
-
     def _of(self, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
         return [
             self._facts(number)
             for number, claims in enumerate(part.part for part in self._parts)
-            if claims is None or (step in (None, *claims.steps) and (not kinds or claims.name in kinds))
+            if claims.kind is None or (step in (None, *claims.steps) and (not kinds or claims.kind in kinds))
         ]
 
     def _facts(self, number: int) -> Facts:
         if number not in self._known:
             part, options = self._parts[number], self.options
-            if part.part is not None:
+            if part.part.kind is not None:
                 world = range(part.part.world_size)
                 options = replace(
                     options,

@@ -7,7 +7,7 @@ from ms_recover.model.reshard import TargetFile
 
 
 def file(rank, group, parameters=(0,), part=None):
-    return TargetFile(rank=rank, target=f"{rank}-{parameters}", parameters=parameters, group=group, part=part)
+    return TargetFile(rank=rank, target=f"{rank}-{parameters}", parameters=parameters, group=group, kind=part)
 
 
 def ranks(files, jobs, *own):

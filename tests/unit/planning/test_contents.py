@@ -9,7 +9,7 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.choice import choose_step
-from ms_recover.planning.judging.parts import Parts
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, slice_file, tree

@@ -10,6 +10,7 @@ from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.tree.candidates import runs_of, why_older
 from ms_recover.planning.world_size import check_rank
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, contents, digests
@@ -76,8 +77,8 @@ def test_a_lost_ranks_manifest_makes_no_run_commit():
 
 def test_a_lost_rank_names_no_run():
     slices = [backed(slice_file(0), "a", run="gone"), *plain()[1:]]
-    assert [run.run_id for run in gather(slices).runs(STEP)] == ["gone"]
-    assert [run.run_id for run in gather(slices, lost=frozenset((0,))).runs(STEP)] == [None]
+    assert [run.run_id for run in runs_of(gather(slices), STEP)] == ["gone"]
+    assert [run.run_id for run in runs_of(gather(slices, lost=frozenset((0,))), STEP)] == [None]
 
 
 def test_lost_ranks_outside_the_world_are_refused():
@@ -124,8 +125,8 @@ def test_denied_ranks_and_tolerated_patterns_are_kept():
 def test_a_step_that_an_older_run_alone_saved_has_the_reason():
     older = [slice_file(rank, OLDER, prefix="old") for rank in range(4)]
     facts = gather([*older, *(slice_file(rank, mtime=2) for rank in range(4))])
-    assert "older run" in facts.why_older(OLDER)
-    assert facts.why_older(STEP) is None
+    assert "older run" in why_older(facts, OLDER)
+    assert why_older(facts, STEP) is None
 
 
 def test_facts_do_not_depend_on_the_order_of_the_scan():

@@ -11,6 +11,7 @@ from ms_recover.planning.choice import assess_step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.sourcing.lent_values import lost_values
+from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.reporting.plan_text import plan_text
 from tests.support.inventories import STEP, slice_file, tree
 from tests.support.plans import make_plan
@@ -111,7 +112,7 @@ def test_own_values_may_have_another_shape_or_be_missing():
 )
 def test_the_values_that_a_resume_must_ask_about(slices, options, lost):
     compared = compare_slices(gather_facts(tree(slices, BOTH), PlanOptions(**options)))
-    assert lost_values(compared.facts, assess_step(compared, STEP, compared.facts.runs(STEP)[0]), 1) == lost
+    assert lost_values(compared.facts, assess_step(compared, STEP, runs_of(compared.facts, STEP)[0]), 1) == lost
 
 
 def test_ranks_that_differ_in_every_parameter_are_no_replicas():

@@ -10,6 +10,7 @@ from ms_recover.model.plan import RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.reruns import given_up_slices, later_reruns
+from ms_recover.planning.tree.candidates import runs_of
 
 OLD, NEW = Step(2, 6), Step(2, 2)
 RANKS = 4
@@ -34,7 +35,7 @@ def planned(facts, step):
     """Return a step as a plan takes it, its run, and the verdicts."""
     saved = next(one for one in facts.saved if one.step == step)
     verdicts = [RankVerdict(rank, "ok", "keep", "", place_of(step).of(rank)) for rank in range(RANKS)]
-    return saved, facts.runs(step, saved)[0], verdicts
+    return saved, runs_of(facts, step, saved)[0], verdicts
 
 
 def names(facts, step):

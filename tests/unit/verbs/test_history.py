@@ -58,7 +58,7 @@ def test_a_rank_that_differs_in_an_iteration_is_named_with_the_file(tmp_path):
     (one,) = found.disagreements
     assert (one.parameter, one.first, one.agreed_until) == (name, Step.iteration(200), Step.iteration(100))
     assert one.ranks == tuple(ranks)
-    assert one.part in ("model", "opt")
+    assert one.kind in ("model", "opt")
     assert found.clean == Step.iteration(100)
     assert found.steps[-1].state == "disagreed"
     full = api.scan(tmp_path / "tree")

@@ -11,6 +11,7 @@ from ms_recover.planning.explain import explain_planned, find_complete_slice
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.sourcing.supply import supply_of
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import OLDER, STEP, pairs, parameters, slice_file, tree
 from tests.support.plans import make_plan, make_planned
 from tests.unit.planning.judging.test_votes import manifest
@@ -140,7 +141,8 @@ def test_a_complete_slice_lacks_what_a_lost_slice_had_and_nothing_where_all_are_
     inventory = replace(tree(slices, {0: [0, 1]}, ranks=range(2)), strategy_files=strategies((*ALL, "buffer")))
     compared = compare_slices(gather_facts(inventory, PlanOptions(world_size=2, quick=True)))
     missing = [
-        one.parameter for one in find_complete_slice(supply_of(compared, STEP, compared.facts.runs(STEP)[0]), 0).missing
+        one.parameter
+        for one in find_complete_slice(supply_of(compared, STEP, runs_of(compared.facts, STEP)[0]), 0).missing
     ]
     assert missing == (["b", "buffer", "moment1.b"] if there == 1 else [])
 

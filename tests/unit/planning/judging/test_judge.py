@@ -7,13 +7,14 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.rules import RULES
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, contents
 
 
 def judge(slices, known=NOTHING_READ, *, options=DEFAULT_PLAN, step=STEP, lists=PAIRS):
     compared = compare_slices(gather_facts(tree(slices, lists), options, known))
-    return judge_step(compared, step, compared.facts.runs(step)[0])
+    return judge_step(compared, step, runs_of(compared.facts, step)[0])
 
 
 def statuses(slices, known=NOTHING_READ, **how):
@@ -37,10 +38,13 @@ def test_the_order_of_the_rules_is_fixed():
         "uncommitted",
         "doubles",
         "dealt out",
+        "dealt not cut",
         "conflicting lists",
         "another layout",
         "unlike a manifest",
         "contents",
+        "refuted layouts",
+        "refuted word",
     ]
 
 

@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.errors import ContradictionError
 from ms_recover.model.contents import NOTHING_READ
-from ms_recover.model.inventory import RankPath
+from ms_recover.model.inventory import RankPath, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Case
 from ms_recover.planning.judging.rules import RULES
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
 
@@ -21,7 +24,7 @@ RECOVERED = "recovered from rank 2 (ckpt_dir2/test-2_8.safetensors), by manifest
 def judge(inventory, known=NOTHING_READ, *, options=DEFAULT_PLAN, run_id=None, sealing=False):
     """Return for each path of the step the rule that decided it, and the judgement; rule by rule, as `judge_step`."""
     compared = compare_slices(gather_facts(inventory, options, known))
-    run = next(run for run in compared.facts.runs(STEP) if run_id is None or run.run_id == run_id)
+    run = next(run for run in runs_of(compared.facts, STEP) if run_id is None or run.run_id == run_id)
     slices = compared.facts.counted_at(STEP)
     judged, by = {}, {}
     for rule in RULES:
@@ -29,7 +32,7 @@ def judge(inventory, known=NOTHING_READ, *, options=DEFAULT_PLAN, run_id=None, s
         case = Case(
             compared=compared, step=STEP, run=run, sealing=sealing, slices=slices, pending=pending, judged=judged
         )
-        ruling = rule.apply(case)
+        ruling = rule.judge(case)
         judged |= ruling.slices
         by |= dict.fromkeys(ruling.slices, rule.name)
     assert judged == judge_step(compared, STEP, run, sealing=sealing).slices
@@ -296,3 +299,40 @@ def test_rule_contents_leaves_replicas_that_differ_as_they_may_and_names_the_par
 def test_rule_contents_states_the_evidence_of_sound_slices(slices, known, evidence):
     found = judge(tree(slices, PAIRS), known)
     assert {(judgement.status, judgement.evidence) for _, judgement in found.values()} == {("sound", evidence)}
+
+
+def with_layouts(inventory, *layouts):
+    strategy = Strategy((0,), 0, layouts)
+    return replace(inventory, strategy_files=(StrategyFile(0, "ckpt_dir0/strategy.ckpt", strategy, "s"),))
+
+
+def findings(inventory, known=NOTHING_READ, options=DEFAULT_PLAN, **how):
+    return compare_slices(gather_facts(inventory, options, known), **how)
+
+
+def test_rule_dealt_not_cut_forgives_a_short_slice_whose_replica_has_the_rest_and_no_other():
+    cut, alike = Layout("w", (2, 2), ((0,),)), Layout("norm", (2, 2), ((),))
+    layouts = (cut, replace(cut, parameter="moment1.w"), alike, replace(alike, parameter="bias"))
+    dealt = [("w", "norm"), ("w",), ("moment1.w", "bias"), ("moment1.w",)]
+    slices = [slice_file(rank, names=("global_step", *names)) for rank, names in enumerate(dealt)]
+    assert not findings(with_layouts(tree(slices, PAIRS), *layouts)).structure.damaged
+    assert path(1) in findings(tree(slices, PAIRS)).structure.damaged
+
+
+def test_rule_refuted_layouts_names_the_strategy_file_that_contents_of_a_step_contradict():
+    alone = tree(plain(), {rank: [rank] for rank in range(4)})
+    alike = with_layouts(alone, *(Layout(name, (4,), ((),)) for name in NAMES[:3]))
+    (why,) = findings(alike, contents(r0="a", r1="b", r2="c", r3="d")).refuted[STEP].values()
+    assert "hold different contents in 'a', 'b', 'moment1.a', by ckpt_dir0/strategy.ckpt" in why
+    assert not findings(alike, contents(r0="a", r1="a", r2="a", r3="a")).refuted
+
+
+def test_rule_refuted_word_refuses_it_where_contents_differ_once_all_that_shows_it_is_read():
+    options = PlanOptions(groups=(frozenset({0, 1}),))
+    slices = [slice_file(rank, step) for rank in range(2) for step in (OLDER, STEP)]
+    known = contents(r0="a", r1="b")
+    older = findings(tree(slices, {}), known, options, all_read=False).unread
+    assert [(file.rank, file.step) for file in older] == [(0, OLDER), (1, OLDER)]
+    with pytest.raises(ContradictionError, match="--group 0,1 is contradicted by contents"):
+        findings(tree(slices, {}), known, options)
+    assert not findings(tree(slices, {}), contents(r0="a", r1="a"), options).unread

@@ -14,7 +14,7 @@ PLACE = RankPath(("rank_", "/x.ckpt"))
 
 def kinds(*names, part=None):
     made = {
-        name: SourceParameter(name=name, dtype="Float32", shape=(2,), item_size=4, regions=(), part=part)
+        name: SourceParameter(name=name, dtype="Float32", shape=(2,), item_size=4, regions=(), kind=part)
         for name in names
     }
     return split_parameters(Source(slices=(), parameters=made))
@@ -50,7 +50,7 @@ def test_what_has_no_place_and_what_the_tree_states():
     ],
 )
 def test_the_prefix_names_no_rank(prefix, part, expected):
-    assert prefix_of(SliceFile(3, Step(1, 2), PLACE, prefix, 0, 0, part=part)) == expected
+    assert prefix_of(SliceFile(3, Step(1, 2), PLACE, prefix, 0, 0, kind=part)) == expected
 
 
 def common(step, values, *given):

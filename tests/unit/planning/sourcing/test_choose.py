@@ -12,6 +12,7 @@ from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.supply import supply_of
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents
 
@@ -20,7 +21,7 @@ FOUR = {rank: [0, 1, 2, 3] for rank in range(4)}
 
 def supply(inventory, known=NOTHING_READ, **options):
     facts = gather_facts(inventory, PlanOptions(**options), known)
-    return supply_of(compare_slices(facts), STEP, facts.runs(STEP)[0])
+    return supply_of(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
 
 
 def choose(slices, lists=PAIRS, known=NOTHING_READ, *, change=lambda inventory: inventory, **options):

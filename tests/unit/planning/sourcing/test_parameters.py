@@ -16,6 +16,7 @@ from ms_recover.planning.judging.judgement import Judgement
 from ms_recover.planning.redundancy.layouts import cut_alike
 from ms_recover.planning.sourcing.parameters import replica_of, usable_slices
 from ms_recover.planning.sourcing.supply import Supply
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import manifest
 
@@ -49,7 +50,7 @@ def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgeme
     )
     inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
     facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
-    judgement = judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])
+    judgement = judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
     return Supply.of(facts, judgement).index
 

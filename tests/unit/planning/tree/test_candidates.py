@@ -15,7 +15,7 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
 from ms_recover.planning.runs import Run
-from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike
+from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike, runs_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
 from tests.support.iterations import Job, write_job
@@ -115,7 +115,7 @@ def test_a_tree_without_slices_has_no_candidates():
 
 def test_the_run_of_one_part_is_looked_for_in_another():
     facts = TreeFacts(of(both("1_8", "a", 100), both("1_8", "b", 200, prefix="test_1"))).at(Step(1, 8))[0]
-    (own,) = facts.runs(Step(1, 8))
+    (own,) = runs_of(facts, Step(1, 8))
     assert runs_alike(facts, Step(1, 8), own) == (own,)
     assert runs_alike(facts, Step(1, 8), Run(run_id="b")) == (own,)
     assert runs_alike(facts, Step(1, 8), Run(run_id="c")) == (Run(run_id="c"),)
