@@ -14,8 +14,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
-from ms_recover.planning.redundancy.regions import cover, intersect, volume
-from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.redundancy.regions import Grid, cover, intersect, volume
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.expected_parameters import merge_orders

@@ -17,8 +17,8 @@ from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.judging.splits import why_no_replica
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
+from ms_recover.planning.sourcing.expected_parameters import find_own_manifest, other_contents, why_other_contents
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
-from ms_recover.planning.sourcing.own_manifest import find_own_manifest, other_contents, why_other_contents
 from ms_recover.planning.sourcing.supply import Kept, Sound, Supply, Unsound
 from ms_recover.planning.sourcing.target_path import keep_replaced, same_format_sources
 

@@ -1,15 +1,21 @@
-"""The parameter list that a lost slice must have had."""
+"""What a lost slice listed and held, by the other slices of its stage and by what it left itself."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.inventory import OrphanManifest, SliceFile
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
+from ms_recover.model.texts import name_some
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.dealt_out import families
+from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.judging.structure import is_misread
-from ms_recover.planning.redundancy.layouts import shape_at
+from ms_recover.planning.redundancy.layouts import NOT_SHARDED, shape_at
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 
 _MAP = "MapTensor"
@@ -158,3 +164,139 @@ def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
                 heads[index] += 1
                 if heads[index] < len(order):
                     behind[order[heads[index]]] -= 1
+
+
+class LostNames:
+    """Answers which parameters only the lost slices of a step had, by the layouts of their stage."""
+
+    def __init__(self, index: ParameterIndex) -> None:
+        self._index = index
+        self._dealt = (
+            index.facts.inventory.part is None and index.judgement.step in index.judgement.structure.deduplicated
+        )
+        self._of_stage: dict[int, Mapping[str, int]] = {}
+
+    def is_guessed(self, rank: int) -> bool:
+        """Whether nothing of a rank's own states which parameters were dealt to it."""
+        return self._dealt and stated_parameters(self._index, rank) is None
+
+    def of(self, rank: int, *, complete: bool = False) -> tuple[MissingRegion, ...]:
+        """Return those that may have been dealt to a rank; none where its own list is known, or nothing was dealt.
+
+        A `complete` slice needs them all. Their bytes are those of another parameter of the same weight, 0 where no
+        slice has one.
+        """
+        if not (self._dealt if complete else self.is_guessed(rank)):
+            return ()
+        stage = self._index.stages.of(rank)
+        if stage not in self._of_stage:
+            self._of_stage[stage] = self._find(stage)
+        path = self._index.stages.paths[stage]
+        reason = f"{path} names it and no slice lists it: remove_redundancy=True dealt it to a slice that is lost"
+        owned = self._stated_by_others(stage) if self._of_stage[stage] and not complete else frozenset()
+        found = self._of_stage[stage].items()
+        return tuple(MissingRegion(name, (), size, reason) for name, size in found if name not in owned)
+
+    def _find(self, stage: int) -> Mapping[str, int]:
+        index, layouts = self._index, self._index.stages.layouts[stage]
+        kinds = [kind[0] for kind in index.kinds.get(stage, ())]
+        sizes = {
+            name: parameter.nbytes
+            for rank in kinds
+            for name in index.slices[rank].listed.index
+            if (parameter := index.find(rank, name)) is not None
+        }
+        unlisted = [name for name in sorted(layouts) if name not in sizes]
+        if not unlisted:
+            return {}
+        never = self._never_saved(stage, sizes)
+        of_weight = {_weight(name, layouts): size for name, size in sizes.items()}
+        return {name: of_weight.get(_weight(name, layouts), 0) for name in unlisted if name not in never}
+
+    def _never_saved(self, stage: int, listed: Collection[str]) -> frozenset[str]:
+        """Return what layouts name and checkpoints of the stage leave out.
+
+        All parameters of a kind, if none is listed although there are enough of them for every replica to get one,
+        whatever a step lacks of which every slice of the stage is there, and what other stages list.
+        """
+        index, layouts = self._index, self._index.stages.layouts[stage]
+        cuts = index.stages.cuts[stage]
+        replicas = max((max(Counter(cut.parts).values()) for cut in cuts), default=1)
+        kinds = [kind for kind in families(layouts).values() if len(kind) >= replicas and kind.isdisjoint(listed)]
+        never = {name for kind in kinds for name in kind}
+        if not any(name.startswith(NOT_SHARDED) for name in listed):
+            never.update(name for name in layouts if name.startswith(NOT_SHARDED))
+        prefixes = {one.file.prefix for one in index.slices.values()}
+        for step in index.facts.steps:
+            held = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
+            there = [
+                one
+                for slices in held
+                for one in slices
+                if one.file.prefix in prefixes and one.file.problem is None and one.file.encryption is None
+            ]
+            if len({one.rank for one in there}) == len(held):
+                never.update(frozenset(layouts).difference(*(one.listed.index for one in there)))
+        others = (index.slices[kind[0]].listed for one, kinds in index.kinds.items() if one != stage for kind in kinds)
+        return frozenset(never).union(*(listed.index for listed in others))
+
+    def _stated_by_others(self, stage: int) -> frozenset[str]:
+        """Return what other lost slices had, by their manifests or their slices of other steps."""
+        index = self._index
+        lost = (rank for rank in index.stages.ranks(stage) if rank not in index.slices)
+        lists = (stated_parameters(index, rank) for rank in lost)
+        return frozenset(parameter.name for listed in lists for parameter in listed or ())
+
+
+def _weight(name: str, layouts: Collection[str]) -> str:
+    """Return the weight that a parameter is or is a state of."""
+    weight = name.partition(".")[2]
+    return weight if weight in layouts else name
+
+
+def find_own_manifest(facts: Facts, judgement: StepJudgement, rank: int) -> Manifest | None:
+    """Return the manifest of the planned run that proves what a rank's slice of the step must hold.
+
+    Its slice is gone, or known to be damaged: one that still fits a slice is that slice's, which is replaced for
+    another reason, and does not state what comes in its place. Nor does that of a rank that is declared lost.
+    """
+    if rank in facts.lost:
+        return None
+    step, run = judgement.step, judgement.run
+    for manifest in (
+        *_of_damaged(facts, judgement, rank),
+        *(one.manifest for one in facts.orphans.get((rank, step), ()) if run.why_foreign(one) is None),
+    ):
+        if manifest is not None and manifest.provenance.proven and (manifest.rank, manifest.step) == (rank, step):
+            return manifest
+    return None
+
+
+def _of_damaged(facts: Facts, judgement: StepJudgement, rank: int) -> Iterator[Manifest | None]:
+    for one in facts.at(judgement.step, rank):
+        judged = judgement.slices.get(one.path)
+        if judged is not None and judged.proven_damaged:
+            yield one.manifest
+
+
+def stated_contents(manifest: Manifest | None) -> dict[str, str]:
+    """Return the digest of each parameter that a manifest states; none without one."""
+    if manifest is None:
+        return {}
+    names = (parameter.name for parameter in manifest.parameters)
+    return dict(zip(names, manifest.digests.parameters, strict=False))
+
+
+def other_contents(manifest: Manifest | None, source: SliceFacts, borrowed: Collection[str]) -> tuple[str, ...]:
+    """Return the parameters of a source that a manifest states otherwise, `borrowed` ones aside."""
+    stated = stated_contents(manifest).items()
+    found = ((name, digest, source.digest_of(name)) for name, digest in stated if name not in borrowed)
+    return tuple(name for name, digest, theirs in found if theirs not in (None, digest))
+
+
+def why_other_contents(rank: int, source: SliceFacts, names: Sequence[str]) -> str:
+    """Return why a source is no replica of a rank's slice."""
+    return (
+        f"rank {source.rank} holds other contents of {name_some(names)} than the manifest states that the slice of "
+        f"rank {rank} left; that may be removed if it is wrong"
+    )

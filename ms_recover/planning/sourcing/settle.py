@@ -13,8 +13,7 @@ from ms_recover.planning.facts import SliceFacts
 from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
-from ms_recover.planning.sourcing.lost_names import LostNames
-from ms_recover.planning.sourcing.own_manifest import find_own_manifest, stated_contents
+from ms_recover.planning.sourcing.expected_parameters import LostNames, find_own_manifest, stated_contents
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
 _NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
