@@ -17,8 +17,8 @@ from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
 from ms_recover.planning.redundancy.regions import Grid, cover, intersect, volume
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.expected_parameters import merge_orders
-from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
+from ms_recover.planning.sourcing.expected_parameters import lost_lists, merge_orders
+from ms_recover.planning.sourcing.parameters import Way, replica_of
 from ms_recover.planning.sourcing.settle import Settled, why_perhaps_cut
 from ms_recover.planning.sourcing.supply import supply_of
 
@@ -68,8 +68,10 @@ class _Part:
     def __init__(self, compared: Comparison, step: Step, run: Run) -> None:
         self.facts: Facts = compared.facts
         self.step = step
-        supply = supply_of(compared, step, run)
+        self.supply = supply = supply_of(compared, step, run)
         self.index, self.settlement = supply.index, supply.settlement
+        self.lost = lost_lists(supply.index)
+        self._is_dealt = step in supply.judgement.structure.deduplicated
         self.disputes: list[str] = []
         self._numbers: dict[int, int] = {}
         self._shared: dict[object, tuple[HeldRegion, ...]] = {}
@@ -96,7 +98,7 @@ class _Part:
                 orders.append(tuple(one.name for one in given))
                 for one in given:
                     likes.setdefault(one.name, one)
-        gone = stated_lists(index)
+        gone = self.lost.listed
         orders += [tuple(one.name for one in listed) for listed in gone.values()]
         found: dict[str, SourceParameter] = {}
         for name in merge_orders(dict.fromkeys(orders)):
@@ -107,21 +109,32 @@ class _Part:
             else:
                 stated = [(stages.of(rank), one) for rank, listed in gone.items() for one in listed if one.name == name]
                 found[name] = self._uncut(name, dict(stated))
-        for stage, layouts in sorted(stages.layouts.items()):
-            unknown = next((rank for rank in stages.ranks(stage) if gone.get(rank) == ()), None)
-            for name in sorted(layouts) if unknown is not None else ():
-                if name not in found and not name.startswith(NOT_SHARDED):
-                    found[name] = lost_parameter(name, f"nothing states what the lost slice of rank {unknown} held")
+        for stage, rank in sorted(self.lost.unknown.items()):
+            for name, why in self._unlisted(stage, rank):
+                found.setdefault(name, lost_parameter(name, why))
         return found
 
+    def _unlisted(self, stage: int, rank: int) -> Iterator[tuple[str, str]]:
+        """Yield the parameters that a rank's lost slice may have listed alone, by layouts, each with the reason."""
+        if self._is_dealt and stage in self.index.by_stage and stage in self.index.stages.layouts:
+            yield from ((one.parameter, one.reason) for one in self.settlement.lost_names.of(rank))
+            return
+        for name in sorted(self.index.stages.layouts.get(stage, ())):
+            if not name.startswith(NOT_SHARDED):
+                yield name, _nothing_states(rank)
+
     def lost_stages(self) -> list[MissingRegion]:
-        """Return the stages of which neither a slice nor a strategy file is left."""
+        """Return the stages of which neither a slice nor a strategy file is left, or not all lists and no layouts."""
         stages, world = self.index.stages, self.facts.world.ranks
-        if not stages.devices:
-            return []
         part = self.facts.inventory.part
         named = part.expected.get(self.step) if part is not None else None
-        gone = []
+        gone = [
+            MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, _nothing_states(rank))
+            for stage, rank in self.lost.unknown.items()
+            if stage not in stages.layouts and (stage in self.index.by_stage or not stages.devices)
+        ]
+        if not stages.devices:
+            return gone
         for stage in range(world // stages.devices):
             if named is not None and not named.keys() & set(stages.ranks(stage)):
                 continue  # no file of this part is of it
@@ -352,16 +365,18 @@ class _Part:
         """Return why the strategy file of a stage cannot be that of its slices."""
         if stage not in self._refusals:
             index = self.index
-            path, layouts = index.stages.paths[stage], index.stages.layouts[stage]
+            path = index.stages.paths[stage]
             refuted = index.judgement.refuted.get(path)
             if refuted is not None:
                 self.disputes.append(refuted)
-            listed = index.slices[index.kinds[stage][0][0]].listed
-            named = sum(one.nbytes for one in listed if one.name in layouts)
-            if refuted is None and 2 * named < sum(one.nbytes for one in listed):
+            if refuted is None and self.supply.names_too_few(stage):
                 refuted = f"{path} names too few of the parameters of its slices to be of the same network"
             self._refusals[stage] = refuted
         return self._refusals[stage]
+
+
+def _nothing_states(rank: int) -> str:
+    return f"nothing states what the lost slice of rank {rank} held"
 
 
 def _overlaps(one: SourceParameter, other: SourceParameter) -> Iterator[Overlap]:
@@ -387,49 +402,3 @@ def disputed(source: Source, names: Collection[str]) -> Source:
         parameters=source.parameters | gone,
         disagreements=(*source.disagreements, *(f"{name!r}: {why}" for name in gone)),
     )
-
-
-def stated_lists(index: ParameterIndex) -> dict[int, tuple[Parameter, ...]]:
-    """Return for each rank without a sound slice what it must have listed; nothing where nothing states it.
-
-    Metadata go first, then the manifest that a lost or damaged slice left, then its header, then the rank's own slice
-    of the nearest other step. A rank that was declared lost states nothing. Ranks of a stage list the same unless
-    redundancy was removed: one sound slice, or one list, is then enough for the stage, and its ranks are left out.
-    """
-    facts, step = index.facts, index.judgement.step
-    dealt = step in index.judgement.structure.deduplicated or facts.inventory.part is not None
-    found: dict[int, tuple[Parameter, ...]] = {}
-    idle = facts.idle(step)
-    for rank in range(facts.world.ranks):
-        full = not dealt and any(index.is_sound(one) for one in index.by_stage.get(index.stages.of(rank), ()))
-        if index.is_sound(rank) or full or rank in idle:
-            continue
-        found[rank] = _stated(index, rank)
-    if not dealt:
-        stages = {index.stages.of(rank) for rank, listed in found.items() if listed}
-        found = {rank: listed for rank, listed in found.items() if listed or index.stages.of(rank) not in stages}
-    return found
-
-
-def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...]:
-    facts, step = index.facts, index.judgement.step
-    expected = facts.expected(step, rank)
-    if expected is not None:
-        return expected
-    if rank in facts.lost:
-        return ()
-    own = [one.file for one in facts.at(step, rank)]
-    for manifest in (*(file.manifest for file in own), *(one.manifest for one in facts.orphans.get((rank, step), ()))):
-        if manifest is not None and (manifest.rank, manifest.step) == (rank, step):
-            return manifest.parameters
-    for file in own:
-        if file.parameters and file.encryption is None:
-            return file.parameters
-    others = [
-        one.file
-        for other in facts.steps
-        for one in facts.at(other, rank)
-        if other != step and one.file.problem is None and one.file.encryption is None
-    ]
-    nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
-    return nearest.parameters if nearest is not None else ()

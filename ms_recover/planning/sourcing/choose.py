@@ -56,7 +56,7 @@ def choose_sources(supply: Supply) -> StepAssessment:
             reason = f"{holding.reason}; {chosen}"
             found = Composition(reason=str(chosen))
         else:
-            found = compose_slice(supply.settlement, rank, own, load)
+            found = compose_slice(supply, rank, own, load)
             reason = f"{holding.reason}; {found.reason}"
             if not isinstance(chosen, CopyAction):
                 reason = f"{holding.reason}; {chosen}; {found.reason}"

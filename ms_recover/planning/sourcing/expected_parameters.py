@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from ms_recover.model.compose import MissingRegion
@@ -100,24 +101,82 @@ def stated_parameters(index: ParameterIndex, rank: int) -> tuple[Parameter, ...]
     facts, step = index.facts, index.judgement.step
     if rank in facts.lost:
         return None
-    runs = {one.manifest.run_id for one in index.slices.values() if one.manifest is not None}
     described: list[SliceFile | OrphanManifest] = [one.file for one in facts.at(step, rank)]
     for held in (*described, *facts.orphans.get((rank, step), ())):
         manifest = held.manifest
         if manifest is None or index.judgement.run.why_foreign(held) is not None:
             continue
-        if (manifest.rank, manifest.step) == (rank, step) and (not runs or manifest.run_id in runs):
+        if (manifest.rank, manifest.step) == (rank, step) and (not index.runs or manifest.run_id in index.runs):
             return manifest.parameters
-    prefixes = {one.file.prefix for one in index.slices.values()}
     others = [
         one.file
         for other in facts.steps
         for one in facts.at(other, rank)
-        if other != step and one.file.problem is None and one.file.encryption is None and one.file.prefix in prefixes
-        if one.manifest is None or not runs or one.manifest.run_id in runs
+        if other != step and one.file.problem is None and one.file.encryption is None
+        if one.file.prefix in index.prefixes
+        if one.manifest is None or not index.runs or one.manifest.run_id in index.runs
     ]
     nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
     return nearest.parameters if nearest is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostLists:
+    """What the slices of a step listed that are lost or damaged, over all ranks.
+
+    Parameters
+    ----------
+    listed : mapping of int to tuple of Parameter
+        What is known of the list of a rank: all of it, or what the header of its damaged slice shows.
+    unknown : mapping of int to int
+        The stages of which some rank's whole list is not known, each with the first such rank.
+    """
+
+    listed: Mapping[int, tuple[Parameter, ...]]
+    unknown: Mapping[int, int]
+
+
+def lost_lists(index: ParameterIndex) -> LostLists:
+    """Return what slices listed that are not sound.
+
+    A rank's list is what `expected_parameters` goes by: documents, else `stated_parameters`. Where these are silent a
+    damaged slice may lack a part of its own list, or be another rank's. Ranks of a stage list the same unless
+    parameters were dealt out: one sound slice is then enough for the stage, and its ranks are left out.
+    """
+    facts, step, part = index.facts, index.judgement.step, index.facts.inventory.part
+    dealt = _is_dealt(index) or part is not None
+    whole = {index.stages.of(rank) for rank in index.slices if not dealt and _is_listed(index, rank)}
+    idle = facts.idle(step)
+    listed: dict[int, tuple[Parameter, ...]] = {}
+    unknown: list[int] = []
+    for rank in range(facts.world.ranks):
+        if rank in idle or index.stages.of(rank) in whole or _is_listed(index, rank):
+            continue
+        known = facts.expected(step, rank)
+        stated = known if known is not None else stated_parameters(index, rank)
+        shown = _shown(index, rank) if stated is None else None
+        trusted = shown is not None and (part is not None or not (dealt or shown.problem))
+        unknown += [rank] if stated is None and not trusted else []
+        listed[rank] = stated or (shown.parameters if shown is not None else ())
+    if not dealt:
+        unknown = [rank for rank in unknown if index.stages.of(rank) not in index.by_stage]
+    return LostLists(
+        listed={rank: parameters for rank, parameters in listed.items() if parameters},
+        unknown={index.stages.of(rank): rank for rank in reversed(unknown)},
+    )
+
+
+def _is_listed(index: ParameterIndex, rank: int) -> bool:
+    """Whether a rank's slice is sound and shows what it lists; an encrypted one does not."""
+    return index.is_sound(rank) and index.slices[rank].file.encryption is None
+
+
+def _shown(index: ParameterIndex, rank: int) -> SliceFile | None:
+    """Return a damaged slice of a rank that shows parameters."""
+    run = index.judgement.run
+    held = (one.file for one in index.facts.at(index.judgement.step, rank) if rank not in index.facts.lost)
+    shown = (file for file in held if file.parameters and file.encryption is None)
+    return next((file for file in shown if run.why_foreign(file) is None), None)
 
 
 def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
@@ -226,14 +285,13 @@ class LostNames:
         never = {name for kind in kinds for name in kind}
         if not any(name.startswith(NOT_SHARDED) for name in listed):
             never.update(name for name in layouts if name.startswith(NOT_SHARDED))
-        prefixes = {one.file.prefix for one in index.slices.values()}
         for step in index.facts.steps:
             held = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
             there = [
                 one
                 for slices in held
                 for one in slices
-                if one.file.prefix in prefixes and one.file.problem is None and one.file.encryption is None
+                if one.file.prefix in index.prefixes and one.file.problem is None and one.file.encryption is None
             ]
             if len({one.rank for one in there}) == len(held):
                 never.update(frozenset(layouts).difference(*(one.listed.index for one in there)))
