@@ -13,7 +13,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
+from ms_recover.planning.redundancy.layouts import NOT_SHARDED, shape_at
 from ms_recover.planning.redundancy.regions import Grid, cover, intersect, volume
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.runs import Run
@@ -75,7 +75,7 @@ class _Part:
         self.disputes: list[str] = []
         self._numbers: dict[int, int] = {}
         self._shared: dict[object, tuple[HeldRegion, ...]] = {}
-        self._cells: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        self._parts: dict[int, list[int]] = {}
         self._refusals: dict[int, str | None] = {}
 
     def number_slices(self, slices: list[ReshardSource]) -> None:
@@ -183,16 +183,16 @@ class _Part:
         if way is None or shape is None or refusal is not None:
             why = refusal or f"its layout in {index.stages.paths[stage]} does not fit the slices"
             return lost_parameter(name, why, like)
-        doubt = self.settlement.why_doubted(stage, name) if index.are_read else None
-        if doubt is not None:
-            self.disputes.append(f"{name!r}: {doubt}")
-            return lost_parameter(name, doubt, like)
+        distrusted = self.settlement.distrusted(stage, name)
+        if distrusted is not None and distrusted.problem is not None:
+            self.disputes += [f"{name!r}: {distrusted.problem}"] if distrusted.disputed else []
+            return lost_parameter(name, distrusted.problem, like)
         regions: list[HeldRegion] = []
         missing: list[MissingRegion] = []
         own = False
         clean: list[tuple[int, ...]] = []
-        for cell, rank in self._cells_of(way, stage):
-            holders = self._agreeing(way, cell, like)
+        for rank in self._parts_of(way, stage):
+            holders = self._agreeing(way, rank, like)
             clean.append(holders)
             if holders:
                 continue
@@ -208,7 +208,7 @@ class _Part:
         if key not in self._shared or regions:
             boxes = [
                 HeldRegion(box, self._best(holders))
-                for (_, rank), holders in zip(self._cells_of(way, stage), clean, strict=True)
+                for rank, holders in zip(self._parts_of(way, stage), clean, strict=True)
                 if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
             ]
             made = tuple(boxes + regions)
@@ -227,23 +227,23 @@ class _Part:
     def _mixed(self, stage: int) -> bool:
         return len(self.index.kinds[stage]) > 1
 
-    def _cells_of(self, way: Way, stage: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return the parts of a way of cutting, each with the first rank that holds it."""
-        if way.number not in self._cells:
+    def _parts_of(self, way: Way, stage: int) -> list[int]:
+        """Return the first rank that holds each part of a way of cutting, in the order of the parts."""
+        if way.number not in self._parts:
             first: dict[tuple[int, ...], int] = {}
             for rank, cell in zip(self.index.stages.ranks(stage), way.cells, strict=True):
                 first.setdefault(cell.index, rank)
-            self._cells[way.number] = sorted(first.items())
-        return self._cells[way.number]
+            self._parts[way.number] = [first[part] for part in sorted(first)]
+        return self._parts[way.number]
 
-    def _agreeing(self, way: Way, cell: tuple[int, ...], like: Parameter) -> tuple[int, ...]:
-        """Return the ranks that hold one part, all of whose contents are equal; nothing where that is not so simple."""
-        index, name = self.index, like.name
-        holders = tuple(rank for rank in way.holders.get(cell, ()) if index.find(rank, name) is not None)
-        if {index.find(rank, name) for rank in holders} != {shape_at(way.layout, Cell(cell, way.cells[0].count), like)}:
+    def _agreeing(self, way: Way, rank: int, like: Parameter) -> tuple[int, ...]:
+        """Return the ranks that hold the part of a rank, all with equal contents; nothing where it is not so simple."""
+        index, name, cell = self.index, like.name, way.cell(rank)
+        holders = tuple(one for one in way.holders.get(cell.index, ()) if index.find(one, name) is not None)
+        if {index.find(one, name) for one in holders} != {shape_at(way.layout, cell, like)}:
             return ()
-        digests = {index.digest(rank, name) for rank in holders} - {None}
-        return holders if len(digests) < 2 else ()
+        digests = {index.digest(one, name) for one in holders} - {None}
+        return holders if len(digests) < 2 and self.settlement.contradicted(rank, like, holders) is None else ()
 
     def _differs(self, settled: Settled, name: str) -> bool:
         return settled.tolerated and len({self.index.digest(rank, name) for rank in settled.ranks} - {None}) > 1

@@ -75,6 +75,7 @@ class Settlement:
         self._refuted: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
         self._stated: dict[int, dict[str, str]] = {}
+        self._lost: dict[tuple[int, ...], list[int]] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
@@ -134,8 +135,57 @@ class Settlement:
         return self._elsewhere[key]
 
     def settle_region(self, rank: int, parameter: Parameter) -> Settled:
-        """Return the ranks that may give the region that a rank's slice should hold, that rank one among them."""
-        return self._settle(rank, parameter, own_first=False)
+        """Return the ranks that may give the region that a rank's slice should hold, that rank one among them.
+
+        Nobody gives it where `contradicted` says so.
+        """
+        settled = self._settle(rank, parameter, own_first=False)
+        if settled.tolerated:
+            return settled
+        against = self.contradicted(rank, parameter, settled.ranks)
+        if against is None or against.problem is None:
+            return settled
+        whole = settled.region or _whole(parameter)
+        gone = MissingRegion(parameter.name, whole, parameter.nbytes, against.problem)
+        return replace(against, region=settled.region, missing=(gone,))
+
+    def contradicted(self, rank: int, parameter: Parameter, ranks: Sequence[int]) -> Settled | None:
+        """Return that nobody gives what ranks hold of the region that a rank holds, because lost slices held others.
+
+        Their manifests of this step state other contents, and as many as manifests prove those; or at other steps as
+        many lost ranks as there are ranks that hold it differ from these, as `settle_for` says of one of them.
+        """
+        name = parameter.name
+        lost = self._lost_alike(rank, name) if ranks and not self.index.may_differ(name, ranks) else ()
+        if not lost:
+            return None
+        right = self.index.digest(ranks[0], name)
+        stated = [one for one in lost if right is not None and self._stated_of(one).get(name) not in (None, right)]
+        if stated and len(stated) >= sum(self.index.slices[one].proven for one in ranks):
+            theirs = f"the manifest states that the slice of rank {stated[0]} left"
+            return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
+        gone = (one for one in lost if one not in self.index.slices)
+        apart = [one for one in gone if all(name in self._differing(one, other) for other in ranks)]
+        if apart and len(apart) >= len(ranks):
+            why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"
+            return Settled(region=None, problem=why, disputed=True)
+        return None
+
+    def _lost_alike(self, rank: int, name: str) -> Sequence[int]:
+        """Return the ranks that hold the part that a rank holds, and whose slices are not sound but left something."""
+        index, facts = self.index, self.index.facts
+        stage = index.stages.of(rank)
+        way = index.way(stage, name)
+        if way is None:
+            return ()
+        key = (way.number, *way.cell(rank).index)
+        if key not in self._lost:
+            same = (one for one in index.stages.ranks(stage) if way.cell(one) == way.cell(rank))
+            lost = (one for one in same if not index.is_sound(one))
+            self._lost[key] = [
+                one for one in lost if self._stated_of(one) or any(one in held for held in facts.steps.values())
+            ]
+        return self._lost[key]
 
     def _settle(self, rank: int, parameter: Parameter, *, own_first: bool = True) -> Settled:
         settled = self._compare(rank, parameter, own_first=own_first)
@@ -181,12 +231,9 @@ class Settlement:
             if digest is not None:
                 sides[digest].append(other)
         if len(sides) < 2:
-            doubt = self.why_doubted(stage, name) if ranks and index.are_read else None
-            if doubt is not None:
-                return Settled(region=region, problem=doubt, disputed=True)
-            unlike = self._why_unlike_elsewhere(stage, name) if ranks and index.are_read else None
-            if unlike is not None:
-                return Settled(region=region, problem=unlike)
+            distrusted = self.distrusted(stage, name) if ranks else None
+            if distrusted is not None:
+                return replace(distrusted, region=region)
             return Settled(region=region, ranks=ranks, tolerated=rank_local)
         shown = parameter.is_counter or bool(members)
         if (rank_local or tolerance.covers(name)) and (not local or shown):
@@ -204,7 +251,16 @@ class Settlement:
         problem = f"{parts} hold different contents, and nothing settles who is right"
         return Settled(region=region, problem=problem, disputed=True)
 
-    def why_doubted(self, stage: int, name: str) -> str | None:
+    def distrusted(self, stage: int, name: str) -> Settled | None:
+        """Return that nobody gives a parameter, because contents show that its layout is not that of the slices."""
+        if not self.index.are_read:
+            return None
+        doubt = self._why_doubted(stage, name)
+        unlike = self._why_unlike_elsewhere(stage, name) if doubt is None else None
+        why = doubt or unlike
+        return Settled(region=None, problem=why, disputed=doubt is not None) if why is not None else None
+
+    def _why_doubted(self, stage: int, name: str) -> str | None:
         """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
 
         The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.
