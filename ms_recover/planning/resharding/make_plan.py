@@ -32,8 +32,9 @@ from ms_recover.planning.redundancy.layouts import NOT_SHARDED
 from ms_recover.planning.redundancy.regions import Box, Grid, cover, runs_of
 from ms_recover.planning.resharding.iteration import metadata_of, saved_parameters, split_parameters, weights_path
 from ms_recover.planning.resharding.rename import Rule, rename_all
-from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
+from ms_recover.planning.resharding.source import Source
 from ms_recover.planning.resharding.target import Target, TargetCut, TargetCuts, groups_of
+from ms_recover.planning.sourcing.whole import WholeParameter
 
 _DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
 
@@ -169,7 +170,7 @@ def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
     return replace(file, target=marked(file.target, PARTIAL_MARK)) if plan.is_partial(file) else file
 
 
-def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[SourceParameter]], list[str]]:
+def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[WholeParameter]], list[str]]:
     """Return the parameters of each stage of the target, in the order of the network, and those that no stage takes."""
     found = list(source.parameters.values())
     if target.full:
@@ -211,7 +212,7 @@ def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> No
         )
 
 
-def _transfer(one: SourceParameter, cut: TargetCut) -> Transfer:
+def _transfer(one: WholeParameter, cut: TargetCut) -> Transfer:
     grid = Grid([region.box for region in one.regions])
     return Transfer(
         dtype=one.dtype,
@@ -231,7 +232,7 @@ def _part(box: Box, grid: Grid, item_size: int) -> TargetPart:
 
 
 def _strategies(
-    target: Target, wanted: Sequence[Sequence[SourceParameter]], names: Mapping[str, str]
+    target: Target, wanted: Sequence[Sequence[WholeParameter]], names: Mapping[str, str]
 ) -> Iterable[Strategy]:
     """Return the strategy of each stage as it is written: the layouts of the parameters that its slices hold."""
     for stage, layouts in enumerate(target.stages):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.model.compose import MissingRegion
@@ -75,7 +75,7 @@ class Settlement:
         self._refuted: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
         self._stated: dict[int, dict[str, str]] = {}
-        self._lost: dict[tuple[int, ...], list[int]] = {}
+        self._lost: dict[int, Mapping[tuple[int, ...], Sequence[int]]] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
@@ -178,14 +178,15 @@ class Settlement:
         way = index.way(stage, name)
         if way is None:
             return ()
-        key = (way.number, *way.cell(rank).index)
-        if key not in self._lost:
-            same = (one for one in index.stages.ranks(stage) if way.cell(one) == way.cell(rank))
-            lost = (one for one in same if not index.is_sound(one))
-            self._lost[key] = [
-                one for one in lost if self._stated_of(one) or any(one in held for held in facts.steps.values())
-            ]
-        return self._lost[key]
+        if way.number not in self._lost:
+            by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for one in index.stages.ranks(stage):
+                if not index.is_sound(one) and (
+                    self._stated_of(one) or any(one in held for held in facts.steps.values())
+                ):
+                    by_part[way.cell(one).index].append(one)
+            self._lost[way.number] = by_part
+        return self._lost[way.number].get(way.cell(rank).index, ())
 
     def _settle(self, rank: int, parameter: Parameter, *, own_first: bool = True) -> Settled:
         settled = self._compare(rank, parameter, own_first=own_first)
