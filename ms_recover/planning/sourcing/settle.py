@@ -156,15 +156,15 @@ class Settlement:
         many lost ranks as there are ranks that hold it differ from these, as `settle_for` says of one of them.
         """
         name = parameter.name
-        lost = self._lost_alike(rank, name) if ranks and not self.index.may_differ(name, ranks) else ()
-        if not lost:
+        lost = self._lost_alike(rank, name) if ranks else ()
+        if not lost or self.index.may_differ(name, ranks):
             return None
         right = self.index.digest(ranks[0], name)
         stated = [one for one in lost if right is not None and self._stated_of(one).get(name) not in (None, right)]
         if stated and len(stated) >= sum(self.index.slices[one].proven for one in ranks):
             theirs = f"the manifest states that the slice of rank {stated[0]} left"
             return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
-        gone = (one for one in lost if one not in self.index.slices)
+        gone = (one for one in lost if len(lost) >= len(ranks) and one not in self.index.slices)
         apart = [one for one in gone if all(name in self._differing(one, other) for other in ranks)]
         if apart and len(apart) >= len(ranks):
             why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"

@@ -234,9 +234,11 @@ class WholeParameters:
     def _agreeing(self, way: Way, rank: int, like: Parameter) -> tuple[int, ...]:
         """Return the ranks that hold the part of a rank, all with equal contents; nothing where it is not so simple."""
         index, name, cell = self.index, like.name, way.cell(rank)
-        holders = tuple(one for one in way.holders.get(cell.index, ()) if index.find(one, name) is not None)
-        if {index.find(one, name) for one in holders} != {shape_at(way.layout, cell, like)}:
+        every = ((one, index.find(one, name)) for one in way.holders.get(cell.index, ()))
+        found = {one: parameter for one, parameter in every if parameter is not None}
+        if set(found.values()) != {shape_at(way.layout, cell, like)}:
             return ()
+        holders = tuple(found)
         digests = {index.digest(one, name) for one in holders} - {None}
         return holders if len(digests) < 2 and self.settlement.contradicted(rank, like, holders) is None else ()
 
