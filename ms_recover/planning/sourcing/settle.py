@@ -58,8 +58,11 @@ def why_perhaps_cut(ranks: Sequence[int]) -> str:
     return f"no layout states how it is cut, and {held}: it may be a part of their own"
 
 
-def _whole(parameter: Parameter) -> Box:
-    return tuple((0, size) for size in parameter.shape)
+def _nobody(settled: Settled, parameter: Parameter, problem: str, *, disputed: bool = False) -> Settled:
+    """Return that nobody gives a region."""
+    whole = settled.region or tuple((0, size) for size in parameter.shape)
+    gone = MissingRegion(parameter.name, whole, parameter.nbytes, problem)
+    return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=disputed)
 
 
 class Settlement:
@@ -101,8 +104,7 @@ class Settlement:
         if left:
             return replace(settled, ranks=left)
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
-        gone = MissingRegion(parameter.name, settled.region or _whole(parameter), parameter.nbytes, problem)
-        return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=True)
+        return _nobody(settled, parameter, problem, disputed=True)
 
     def _as_stated(self, rank: int, parameter: Parameter, settled: Settled) -> Settled:
         """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
@@ -118,8 +120,7 @@ class Settlement:
         if left:
             return replace(settled, ranks=left)
         problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
-        gone = MissingRegion(name, settled.region or _whole(parameter), parameter.nbytes, problem)
-        return replace(settled, ranks=(), missing=(gone,), problem=problem)
+        return _nobody(settled, parameter, problem)
 
     def _stated_of(self, rank: int) -> dict[str, str]:
         """Return by parameter the contents that the manifest of a rank's own slice states."""
@@ -145,9 +146,7 @@ class Settlement:
         against = self.contradicted(rank, parameter, settled.ranks)
         if against is None or against.problem is None:
             return settled
-        whole = settled.region or _whole(parameter)
-        gone = MissingRegion(parameter.name, whole, parameter.nbytes, against.problem)
-        return replace(against, region=settled.region, missing=(gone,))
+        return _nobody(settled, parameter, against.problem, disputed=against.disputed)
 
     def contradicted(self, rank: int, parameter: Parameter, ranks: Sequence[int]) -> Settled | None:
         """Return that nobody gives what ranks hold of the region that a rank holds, because lost slices held others.
@@ -193,10 +192,8 @@ class Settlement:
         if settled.ranks or not parameter.nbytes:
             return settled
         if settled.problem is not None or settled.region is None:
-            whole = settled.region or _whole(parameter)
-            reason = settled.problem or "no sound slice has it"
-            gone = MissingRegion(parameter.name, whole, parameter.nbytes, reason)
-            return replace(settled, missing=(gone,))
+            gone = _nobody(settled, parameter, settled.problem or "no sound slice has it", disputed=settled.disputed)
+            return replace(gone, problem=settled.problem)
         boxes = self.index.whole_tensors(rank, parameter)
         parts, uncovered = cover(settled.region, [box for box, _ in boxes])
         item = parameter.nbytes // volume(settled.region)

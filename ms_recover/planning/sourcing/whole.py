@@ -346,7 +346,8 @@ class WholeParameters:
     def _may_be_cut(self, name: str, ranks: Sequence[int]) -> bool:
         """Whether a parameter may be cut between the ranks that list it and others."""
         index = self.index
-        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in map(index.stages.of, ranks))
+        stages = dict.fromkeys(map(index.stages.of, ranks))
+        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in stages)
         return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
 
     def _why_unknown(self, stage: int) -> str | None:
