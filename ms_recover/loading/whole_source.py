@@ -10,7 +10,7 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.planning.resharding.actions import action_of, source_names
-from ms_recover.planning.resharding.source import EVERY_PARAMETER
+from ms_recover.planning.sourcing.whole import EVERY_PARAMETER
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

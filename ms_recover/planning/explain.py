@@ -37,7 +37,7 @@ def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
 
     The slice need not be there.
     """
-    settlement, index = supply.settlement, supply.index
+    index = supply.index
     unknown = index.stages.why_unknown(rank)
     if unknown is not None:
         return Explanation(rank, step, problem=unknown)
@@ -47,9 +47,9 @@ def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
         return Explanation(rank, step, problem=str(error))
     if not expected:
         return Explanation(rank, step, problem="its slice is encrypted, so that its parameters are not known")
-    choices = choose_parameters(settlement, rank, expected, {})
+    choices = choose_parameters(supply, rank, expected, {})
     items = [_explained(index, rank, choice) for choice in choices]
-    for gone in () if index.is_sound(rank) else settlement.lost_names.of(rank):
+    for gone in () if index.is_sound(rank) else supply.settlement.lost_names.of(rank):
         listed = Parameter(gone.parameter, _UNKNOWN, (), gone.bytes)
         items.append(ExplainedParameter(listed, None, (), (), (gone,), gone.reason))
     return Explanation(rank, step, tuple(items), index.stages.paths[index.stages.of(rank)])
@@ -74,7 +74,7 @@ def find_complete_slice(supply: Supply, rank: int) -> Composition:
 
     Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it.
     """
-    found = complete_slice(supply.settlement, rank)
+    found = complete_slice(supply, rank)
     differ = next(iter(supply.judgement.disagreements.values()), None)
     return found if found.action is not None else replace(found, dispute=found.dispute or differ)
 

@@ -38,8 +38,7 @@ from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.slice_facts import NAN_EVERYWHERE
-from ms_recover.planning.sourcing.lent_values import name_lent_values
-from ms_recover.planning.sourcing.lost_names import name_guessed, name_lost_states
+from ms_recover.planning.sourcing.lent_values import name_guessed, name_lent_values, name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.tree.candidates import (
     Candidate,

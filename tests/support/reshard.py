@@ -45,6 +45,16 @@ class Job:
             return arrays[name]
         return CutTensor("", arrays[name], layouts[name]).of(rank) if name in layouts else None
 
+    def dealt(self, rank: int) -> list[str]:
+        """Return the parameters that a rank saves where each part is saved by one of the ranks that hold it."""
+        first = rank // self.devices * self.devices
+        found = []
+        for number, (name, layout) in enumerate(self.stages[rank // self.devices].items()):
+            cells = cells_of(layout, range(first, first + self.devices))
+            holders = [first + place for place, cell in enumerate(cells) if cell == cells[rank - first]]
+            found += [name] if holders[number % len(holders)] == rank else []
+        return found
+
     def strategy(self, stage: int) -> bytes:
         layouts = tuple(sorted(self.stages[stage].values(), key=lambda one: one.parameter))
         return encode_strategy(Strategy((stage,), 1, layouts))
@@ -137,24 +147,36 @@ def make_job_tree(
     form: str = "ckpt",
     strategies: bool = True,
     directory: str = "ckpt_dir",
+    prefix: str = "test",
+    step: Step = STEP,
+    dealt: bool = False,
     **options: Any,
 ) -> Path:
-    """Write the tree that a job leaves, with strategy files and rank lists."""
+    """Write the tree that a job leaves, with strategy files and rank lists; another step of it beside what is there.
+
+    Layouts may name more than the arrays. Where a step is `dealt`, each part of a parameter is in the slice of one of
+    the ranks that hold it, and the counter comes first in all.
+    """
     for rank in range(job.ranks):
         stage = rank // job.devices
         folder = root / f"{directory}{rank}"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if strategies:
             (folder / "strategy.ckpt").write_bytes(job.strategy(stage))
         group = job.group(rank)
         write_group_info(folder / "group_info.pb", group)
-        tensors = {name: CutTensor(type_of(arrays[name]), arrays[name], one) for name, one in job.stages[stage].items()}
-        tensors[COUNTER] = CutTensor("Int8", arrays[COUNTER])
-        path = folder / f"test-1_8.{form}"
+        layouts = {name: one for name, one in job.stages[stage].items() if name in arrays}
+        tensors = {name: CutTensor(type_of(arrays[name]), arrays[name], one) for name, one in layouts.items()}
+        counter = {COUNTER: CutTensor("Int8", arrays[COUNTER])}
+        if dealt:
+            tensors = {**counter, **{name: tensors[name] for name in job.dealt(rank) if name in tensors}}
+        else:
+            tensors |= counter
+        path = folder / f"{prefix}-{step}.{form}"
         path.write_bytes(slice_of(tensors, rank, form=form, **options))
         path.chmod(0o600)
         if manifests:
-            made = replace(make_manifest(str(path), rank, STEP, job.ranks, tuple(group), "run"), provenance=SAVED)
+            made = replace(make_manifest(str(path), rank, step, job.ranks, tuple(group), "run"), provenance=SAVED)
             write_manifest(str(path), made)
     return root
 

@@ -120,14 +120,7 @@ class _Finding:
             return True
         if any(parameter.dtype.startswith("MapTensor") for one in kinds for parameter in one.listed):
             return True
-        return self._names_too_few(stage, kinds[0].listed)
-
-    def _names_too_few(self, stage: int, listed: Iterable[Parameter]) -> bool:
-        """Whether layouts name less than half of the bytes of a slice, so that it is not composed by them."""
-        named = Counter[bool]()
-        for parameter in listed:
-            named[parameter.name in self.facts.stages.layouts[stage]] += parameter.nbytes
-        return named[False] > named[True]
+        return self.supply.names_too_few(stage)
 
     def _sizes(self) -> dict[int, int]:
         sizes = {rank: one.file.size for rank, one in {**self.kept, **self.sound}.items()}

@@ -1,4 +1,4 @@
-"""Boxes of a tensor: what two of them share, what is left of one, and which bytes that is.
+"""Boxes of a tensor: what two of them share, what is left of one, which bytes that is, and which of many lie near.
 
 A box is ``((start, stop), ...)``, one pair of element indices for each dimension of the global tensor; a scalar's is
 ``()``.
@@ -6,7 +6,9 @@ A box is ``((start, stop), ...)``, one pair of element indices for each dimensio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import product
 from math import prod
 
 from ms_recover.model.compose import Runs
@@ -96,3 +98,40 @@ def _strides(box: Box, item_size: int) -> list[int]:
 
 def _offset(part: Box, box: Box, strides: list[int]) -> int:
     return sum((p[0] - b[0]) * stride for p, b, stride in zip(part, box, strides, strict=True))
+
+
+class Grid:
+    """Boxes of one tensor, by number.
+
+    Boxes that are cut as a grid, as all layouts cut, are found by bisection; others are all looked at.
+    """
+
+    def __init__(self, boxes: Sequence[Box]) -> None:
+        self.boxes = boxes
+        dimensions = len(boxes[0]) if boxes else 0
+        self._starts = [sorted({box[axis][0] for box in boxes}) for axis in range(dimensions)]
+        self._places: dict[tuple[int, ...], int] = {}
+        self._is_grid = True
+        for number, box in enumerate(boxes):
+            place = tuple(bisect_left(starts, start) for starts, (start, _) in zip(self._starts, box, strict=True))
+            ends = (
+                at + 1 == len(starts) or stop <= starts[at + 1]
+                for at, starts, (_, stop) in zip(place, self._starts, box, strict=True)
+            )
+            if place in self._places or not all(ends):
+                self._is_grid = False
+                break
+            self._places[place] = number
+
+    def near(self, box: Box) -> Sequence[int]:
+        """Return the numbers of the boxes that may share something with a box, ascending; others share nothing."""
+        if not self._is_grid or not self.boxes:
+            return range(len(self.boxes))
+        ranges = [
+            range(max(bisect_right(starts, start) - 1, 0), bisect_left(starts, stop))
+            for starts, (start, stop) in zip(self._starts, box, strict=True)
+        ]
+        if prod(map(len, ranges)) > len(self.boxes):
+            return range(len(self.boxes))
+        found = (self._places.get(place) for place in product(*ranges))
+        return sorted(number for number in found if number is not None)

@@ -9,8 +9,7 @@ from ms_recover.model.actions import Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.reshard import Box, MovedParameter, ReshardPlan, TargetFile, Transfer
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.redundancy.regions import cover, runs_of, volume
-from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.redundancy.regions import Grid, cover, runs_of, volume
 
 
 def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:

@@ -17,7 +17,8 @@ from ms_recover.planning.documents.compare import GLOBAL_STEP, ListedFile
 from ms_recover.planning.documents.from_layouts import metadata_from_layouts
 from ms_recover.planning.documents.layouts import saved_layout
 from ms_recover.planning.documents.rebuild_common import MEMBERS, REQUIRED, rebuild_common
-from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
+from ms_recover.planning.resharding.source import Source
+from ms_recover.planning.sourcing.whole import WholeParameter
 
 PROGRESS = ("epoch_num", "step_num", "loss_scale", "global_batch_size", "consumed_samples")
 """Parameters of MindFormers' old slices that the new format has in ``common.json`` and in no file."""
@@ -42,9 +43,7 @@ def split_parameters(source: Source) -> dict[str, WeightKind | None]:
     return found
 
 
-def saved_parameters(
-    listed: Sequence[SourceParameter], kinds: Mapping[str, WeightKind | None]
-) -> list[SourceParameter]:
+def saved_parameters(listed: Sequence[WholeParameter], kinds: Mapping[str, WeightKind | None]) -> list[WholeParameter]:
     """Return the parameters of a stage that are in files; ``global_step`` alone, which common.json has, is no file."""
     kept = [one for one in listed if kinds[one.name] is not None]
     optimizer = {one.name for one in kept if kinds[one.name] == "opt"}

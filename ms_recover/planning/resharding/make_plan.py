@@ -1,4 +1,7 @@
-"""The plan: which region of the source goes where, grouped by how parameters are cut and not by parameter."""
+"""The plan: which region of the source goes where, grouped by how parameters are cut and not by parameter.
+
+And where the files of the output lie.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from math import prod
 from types import MappingProxyType
 
 from ms_recover.errors import UsageError
-from ms_recover.file_names import PARTIAL_MARK, WeightKind, marked
+from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, WeightKind, ending_of, marked
 from ms_recover.model.compose import MissingRegion
+from ms_recover.model.inventory import SliceFile
 from ms_recover.model.reshard import (
     MovedParameter,
     OutputFormat,
@@ -25,13 +29,14 @@ from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.model.texts import name_some
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED
-from ms_recover.planning.redundancy.regions import Box, cover, runs_of
-from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.redundancy.regions import Box, Grid, cover, runs_of
 from ms_recover.planning.resharding.iteration import metadata_of, saved_parameters, split_parameters, weights_path
-from ms_recover.planning.resharding.places import full_name, name_of
 from ms_recover.planning.resharding.rename import Rule, rename_all
-from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
+from ms_recover.planning.resharding.source import Source
 from ms_recover.planning.resharding.target import Target, TargetCut, TargetCuts, groups_of
+from ms_recover.planning.sourcing.whole import WholeParameter
+
+_DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
 
 
 def make_plan(
@@ -137,7 +142,7 @@ def make_plan(
             TargetFile(
                 rank=stage * target.devices + place,
                 target=(
-                    name_of(pattern, stage * target.devices + place, step, prefix or "checkpoint", form)
+                    _name_of(pattern, stage * target.devices + place, step, prefix or "checkpoint", form)
                     if common is None
                     else weights_path(common, prefix, part or "model", stage * target.devices + place, target.ranks)
                 ),
@@ -165,7 +170,7 @@ def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
     return replace(file, target=marked(file.target, PARTIAL_MARK)) if plan.is_partial(file) else file
 
 
-def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[SourceParameter]], list[str]]:
+def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[WholeParameter]], list[str]]:
     """Return the parameters of each stage of the target, in the order of the network, and those that no stage takes."""
     found = list(source.parameters.values())
     if target.full:
@@ -207,7 +212,7 @@ def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> No
         )
 
 
-def _transfer(one: SourceParameter, cut: TargetCut) -> Transfer:
+def _transfer(one: WholeParameter, cut: TargetCut) -> Transfer:
     grid = Grid([region.box for region in one.regions])
     return Transfer(
         dtype=one.dtype,
@@ -227,7 +232,7 @@ def _part(box: Box, grid: Grid, item_size: int) -> TargetPart:
 
 
 def _strategies(
-    target: Target, wanted: Sequence[Sequence[SourceParameter]], names: Mapping[str, str]
+    target: Target, wanted: Sequence[Sequence[WholeParameter]], names: Mapping[str, str]
 ) -> Iterable[Strategy]:
     """Return the strategy of each stage as it is written: the layouts of the parameters that its slices hold."""
     for stage, layouts in enumerate(target.stages):
@@ -252,7 +257,43 @@ def _full_files(plan: ReshardPlan, numbers: Sequence[int], shard_size: int, *, l
         held += size
     return [
         TargetFile(
-            rank=0, target=full_name(index, len(shards), plan.form), parameters=tuple(shard), group=(0,), lacks=lacks
+            rank=0, target=_full_name(index, len(shards), plan.form), parameters=tuple(shard), group=(0,), lacks=lacks
         )
         for index, shard in enumerate(shards)
     ]
+
+
+def pattern_like(file: SliceFile) -> str:
+    """Return the pattern of a tree like that of a slice; the usual one where its place does not name the rank."""
+    place = file.place
+    if file.kind is not None or not place.names_rank or place.numbers or any("{" in part for part in place.parts):
+        return _DEFAULT_PATTERN
+    stem = "{rank}".join(place.parts)
+    stem = stem.removesuffix(ending_of(stem))
+    ending = f"-{file.step}"
+    return stem.removesuffix(ending) + "-{epoch}_{step}" if stem.endswith(ending) else _DEFAULT_PATTERN
+
+
+def _name_of(pattern: str, rank: int, step: Step, prefix: str, form: OutputFormat) -> str:
+    """Return the path of a rank's slice below the output; an iteration has epoch 0.
+
+    Raises
+    ------
+    UsageError
+        When the pattern has another format's ending.
+    """
+    epoch = 0 if step.is_iteration else step.epoch
+    fields = {"{rank}": str(rank), "{prefix}": prefix, "{epoch}": str(epoch), "{step}": str(step.step)}
+    path = pattern
+    for field, value in fields.items():
+        path = path.replace(field, value)
+    ending = ending_of(pattern)
+    if ending not in ("", f".{form}"):
+        raise UsageError(f"pattern {pattern!r} ends in {ending}, and slices are written as {form}: see --format")
+    return path if ending else f"{path}.{form}"
+
+
+def _full_name(index: int, count: int, form: OutputFormat) -> str:
+    """Return the name of one of the files of a full checkpoint."""
+    numbers = f"-{index + 1:05d}-of-{count:05d}" if count > 1 else ""
+    return f"{FULL_STEM}{numbers}.{form}"

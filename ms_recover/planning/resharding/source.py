@@ -1,375 +1,101 @@
-"""Who holds which region of each parameter of a step, over all pipeline stages and files of the source."""
+"""All that the source of a reshard gives: its slices by number, and the regions of each parameter that they hold."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from ms_recover.model.compose import MissingRegion
-from ms_recover.model.reshard import HeldRegion, Overlap, ReshardSource
+from ms_recover.model.reshard import HeldRegion, ReshardSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
-from ms_recover.planning.redundancy.regions import cover, intersect, volume
-from ms_recover.planning.resharding.grid import Grid
-from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.expected_parameters import merge_orders
-from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
-from ms_recover.planning.sourcing.settle import Settled, why_perhaps_cut
-from ms_recover.planning.sourcing.supply import supply_of
+from ms_recover.planning.sourcing.parameters import replica_of
+from ms_recover.planning.sourcing.supply import Supply, supply_of
+from ms_recover.planning.sourcing.whole import WholeParameter, WholeParameters, lost_parameter
 
-_MOST_HOLDERS = 4
-EVERY_PARAMETER = "every parameter of stage"
-"""What stands for the names of parameters that nothing knows any more, with the number of their stage."""
 
-_NOBODY = "no sound slice has it"
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """All that the source gives: its slices by number, and its parameters by name, in the order of the network.
+
+    `lost` says of which stages nothing is known, so that any parameter may have been there.
+    """
+
+    slices: tuple[ReshardSource, ...]
+    parameters: dict[str, WholeParameter]
+    disagreements: tuple[str, ...] = ()
+    lost: tuple[MissingRegion, ...] = ()
+    stage_names: tuple[frozenset[str], ...] = field(default=())
+    """By stage, the parameters that its strategy file names."""
+    alive: frozenset[int] = frozenset()
+    """Stages that have a slice."""
 
 
 def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
-    """Find the regions that the sound slices of a step hold; each part of the tree with its step and run.
+    """Find the regions that the slices of a step give; each part of the tree with its step and run.
 
     Raises
     ------
     MissingInputError
         When nothing states how the parameters are cut.
     """
-    finders = [_Part(compared, step, run) for compared, step, run in parts]
     slices: list[ReshardSource] = []
-    parameters: dict[str, SourceParameter] = {}
-    for finder in finders:
-        finder.number_slices(slices)
-        parameters |= {name: replace(one, kind=finder.facts.kind) for name, one in finder.parameters().items()}
-    lost = [one for finder in finders for one in finder.lost_stages()]
-    disputes = [text for finder in finders for _, text in sorted(finder.index.judgement.disagreements.items())]
-    disputes += [text for finder in finders for text in finder.disputes]
+    parameters: dict[str, WholeParameter] = {}
+    wholes = [WholeParameters(supply_of(*one)) for one in parts]
+    for whole in wholes:
+        numbers = _number_slices(whole.supply, slices)
+        numbered = _Numbered(numbers)
+        for name, one in whole.parameters().items():
+            parameters[name] = numbered.of(replace(one, kind=whole.facts.kind))
+    disputes = [text for one in wholes for _, text in sorted(one.supply.judgement.disagreements.items())]
+    disputes += [text for one in wholes for text in one.disputes]
     stages: dict[int, set[str]] = defaultdict(set)
-    for finder in finders:
-        for stage, layouts in finder.index.stages.layouts.items():
+    for whole in wholes:
+        for stage, layouts in whole.facts.stages.layouts.items():
             stages[stage].update(layouts)
     return Source(
         slices=tuple(slices),
         parameters=parameters,
         disagreements=tuple(dict.fromkeys(disputes)),
-        lost=tuple(dict.fromkeys(lost)),
-        alive=frozenset(stage for finder in finders for stage in finder.index.by_stage),
+        lost=tuple(dict.fromkeys(gone for one in wholes for gone in one.lost_stages())),
+        alive=frozenset(stage for one in wholes for stage in one.index.by_stage),
         stage_names=tuple(frozenset(stages[stage]) for stage in range(max(stages, default=-1) + 1)),
     )
 
 
-class _Part:
-    """One part of the tree: a tree of slices as they are, or the model files or optimizer files of an iteration."""
+def _number_slices(supply: Supply, slices: list[ReshardSource]) -> dict[int, int]:
+    """Give numbers to the slices that may give something, behind those of other parts; return them by rank."""
+    numbers: dict[int, int] = {}
+    for rank, one in sorted(supply.index.slices.items()):
+        if one.file.encryption is None:
+            numbers[rank] = len(slices)
+            digests = one.digests.parameters if one.digests is not None else ()
+            slices.append(ReshardSource(replica_of(one), one.listed, digests, one.proven))
+    return numbers
 
-    def __init__(self, compared: Comparison, step: Step, run: Run) -> None:
-        self.facts: Facts = compared.facts
-        self.step = step
-        supply = supply_of(compared, step, run)
-        self.index, self.settlement = supply.index, supply.settlement
-        self.disputes: list[str] = []
-        self._numbers: dict[int, int] = {}
-        self._shared: dict[object, tuple[HeldRegion, ...]] = {}
-        self._cells: dict[int, list[tuple[tuple[int, ...], int]]] = {}
-        self._refusals: dict[int, str | None] = {}
 
-    def number_slices(self, slices: list[ReshardSource]) -> None:
-        """Give numbers to the slices that may give something, behind those of other parts."""
-        for rank, one in sorted(self.index.slices.items()):
-            if one.file.encryption is None:
-                self._numbers[rank] = len(slices)
-                digests = one.digests.parameters if one.digests is not None else ()
-                slices.append(ReshardSource(replica_of(one), one.listed, digests, one.proven))
+class _Numbered:
+    """Regions with numbers of slices in place of ranks; those of equal ones stay one object."""
 
-    def parameters(self) -> dict[str, SourceParameter]:
-        """Return every parameter, by name, in the order of the network."""
-        stages, index = self.index.stages, self.index
-        named = {name for layouts in stages.layouts.values() for name in layouts}
-        likes: dict[str, Parameter] = {}
-        orders = []
-        for stage in sorted(index.kinds):
-            for kind in index.kinds[stage]:
-                given = [one for one in index.slices[kind[0]].listed if index.find(kind[0], one.name) is not None]
-                orders.append(tuple(one.name for one in given))
-                for one in given:
-                    likes.setdefault(one.name, one)
-        gone = stated_lists(index)
-        orders += [tuple(one.name for one in listed) for listed in gone.values()]
-        found: dict[str, SourceParameter] = {}
-        for name in merge_orders(dict.fromkeys(orders)):
-            if name in named:
-                made = self._cut(name, [like for listed in gone.values() for like in listed if like.name == name])
-                if made is not None:
-                    found[name] = made
-            else:
-                stated = [(stages.of(rank), one) for rank, listed in gone.items() for one in listed if one.name == name]
-                found[name] = self._uncut(name, dict(stated))
-        for stage, layouts in sorted(stages.layouts.items()):
-            unknown = next((rank for rank in stages.ranks(stage) if gone.get(rank) == ()), None)
-            for name in sorted(layouts) if unknown is not None else ():
-                if name not in found and not name.startswith(NOT_SHARDED):
-                    found[name] = lost_parameter(name, f"nothing states what the lost slice of rank {unknown} held")
-        return found
+    def __init__(self, numbers: Mapping[int, int]) -> None:
+        self._numbers = numbers
+        self._known: dict[int, tuple[tuple[HeldRegion, ...], tuple[HeldRegion, ...]]] = {}
 
-    def lost_stages(self) -> list[MissingRegion]:
-        """Return the stages of which neither a slice nor a strategy file is left."""
-        stages, world = self.index.stages, self.facts.world.ranks
-        if not stages.devices:
-            return []
-        named = self.facts.inventory.part.expected.get(self.step)
-        gone = []
-        for stage in range(world // stages.devices):
-            if named is not None and not named.keys() & set(stages.ranks(stage)):
-                continue  # no file of this part is of it
-            if stage not in stages.layouts and stage not in self.index.by_stage:
-                first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
-                ranks = f"ranks {first} to {last}"
-                why = f"no sound slice of {ranks} is left, nor a strategy file that is known to be theirs"
-                gone.append(MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, why))
-        return gone
-
-    # parameters with a layout
-
-    def _cut(self, name: str, stated: Sequence[Parameter]) -> SourceParameter | None:
-        """Return a parameter that strategy files name; stages that name it and hold the same go together."""
-        index = self.index
-        owners = [stage for stage, layouts in sorted(index.stages.layouts.items()) if name in layouts]
-        held = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
-        if not held:
-            like = next(iter(stated), None)
-            if like is None:
-                return None
-            return self._lost(name, owners[0], like)
-        found = [self._cut_in(stage, name) for stage in held]
-        first, *others = found
-        for other in others:
-            first = self._joined(first, other)
-        return replace(first, stages=frozenset(held))
-
-    def _lost(self, name: str, stage: int, like: Parameter) -> SourceParameter:
-        shape = self.index.full_shape(stage, like)
-        item = like.nbytes // (prod(like.shape) or 1)
-        if shape is None:
-            return lost_parameter(name, _NOBODY, like)
-        box = tuple((0, size) for size in shape)
-        gone = MissingRegion(name, box, prod(shape) * item, _NOBODY)
-        return SourceParameter(
-            name=name, dtype=like.dtype, shape=shape, item_size=item, regions=(), missing=(gone,), stages=frozenset()
+    def of(self, one: WholeParameter) -> WholeParameter:
+        """Return a parameter whose regions have numbers."""
+        if id(one.regions) not in self._known:
+            self._known[id(one.regions)] = one.regions, tuple(map(self._region, one.regions))
+        overlaps = tuple(
+            replace(pair, one=self._region(pair.one), other=self._region(pair.other)) for pair in one.overlaps
         )
+        return replace(one, regions=self._known[id(one.regions)][1], overlaps=overlaps)
 
-    def _cut_in(self, stage: int, name: str) -> SourceParameter:
-        index = self.index
-        like = next(one for kind in index.kinds[stage] if (one := index.find(kind[0], name)) is not None)
-        item = like.nbytes // (prod(like.shape) or 1)
-        way, shape = index.way(stage, name), index.full_shape(stage, like)
-        refusal = self._why_refused(stage)
-        if way is None or shape is None or refusal is not None:
-            why = refusal or f"its layout in {index.stages.paths[stage]} does not fit the slices"
-            return lost_parameter(name, why, like)
-        doubt = self.settlement.why_doubted(stage, name) if index.are_read else None
-        if doubt is not None:
-            self.disputes.append(f"{name!r}: {doubt}")
-            return lost_parameter(name, doubt, like)
-        regions: list[HeldRegion] = []
-        missing: list[MissingRegion] = []
-        own = False
-        clean: list[tuple[int, ...]] = []
-        for cell, rank in self._cells_of(way, stage):
-            holders = self._agreeing(way, cell, like)
-            clean.append(holders)
-            if holders:
-                continue
-            wanted = shape_at(way.layout, way.cell(rank), like)
-            settled = self.settlement.settle_region(rank, wanted)
-            own = own or self._differs(settled, name)
-            regions += self._held(settled)
-            missing += settled.missing
-            if settled.disputed and settled.problem is not None:
-                self.disputes.append(f"{name!r}: {settled.problem}")
-        held = tuple(clean) if not all(clean) or self._mixed(stage) else ()
-        key: object = (stage, way.number, like.shape, like.dtype, held)
-        if key not in self._shared or regions:
-            boxes = [
-                HeldRegion(box, self._best(holders))
-                for (_, rank), holders in zip(self._cells_of(way, stage), clean, strict=True)
-                if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
-            ]
-            made = tuple(boxes + regions)
-            self._shared.setdefault(key if not regions else made, made)
-            key = key if not regions else made
-        return SourceParameter(
-            name=name,
-            dtype=like.dtype,
-            shape=shape,
-            item_size=item,
-            regions=self._shared[key],
-            missing=tuple(missing),
-            own=own,
-        )
-
-    def _mixed(self, stage: int) -> bool:
-        return len(self.index.kinds[stage]) > 1
-
-    def _cells_of(self, way: Way, stage: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return the parts of a way of cutting, each with the first rank that holds it."""
-        if way.number not in self._cells:
-            first: dict[tuple[int, ...], int] = {}
-            for rank, cell in zip(self.index.stages.ranks(stage), way.cells, strict=True):
-                first.setdefault(cell.index, rank)
-            self._cells[way.number] = sorted(first.items())
-        return self._cells[way.number]
-
-    def _agreeing(self, way: Way, cell: tuple[int, ...], like: Parameter) -> tuple[int, ...]:
-        """Return the ranks that hold one part, all of whose contents are equal; nothing where that is not so simple."""
-        index, name = self.index, like.name
-        holders = tuple(rank for rank in way.holders.get(cell, ()) if index.find(rank, name) is not None)
-        if {index.find(rank, name) for rank in holders} != {shape_at(way.layout, Cell(cell, way.cells[0].count), like)}:
-            return ()
-        digests = {index.digest(rank, name) for rank in holders} - {None}
-        return holders if len(digests) < 2 else ()
-
-    def _differs(self, settled: Settled, name: str) -> bool:
-        return settled.tolerated and len({self.index.digest(rank, name) for rank in settled.ranks} - {None}) > 1
-
-    def _held(self, settled: Settled) -> Iterator[HeldRegion]:
-        if settled.region is not None and settled.ranks:
-            yield HeldRegion(settled.region, self._best(settled.ranks))
-        for _, held, ranks in settled.parts:
-            yield HeldRegion(held, self._best(ranks))
-
-    def _best(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of the best holders: sound slices first, then the lowest rank."""
-        order = sorted((not self.index.is_sound(rank), rank) for rank in ranks if rank in self._numbers)
-        return tuple(self._numbers[rank] for _, rank in order[:_MOST_HOLDERS])
-
-    def _joined(self, one: SourceParameter, other: SourceParameter) -> SourceParameter:
-        """Join what two stages hold of one parameter; where they hold the same region, it must be equal."""
-        if not one.known or not other.known:
-            return one if one.known else other
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            why = f"pipeline stages list it as {one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
-            return replace(one, regions=(), missing=(MissingRegion(one.name, (), 0, why),))
-        known = {region.box: region for region in one.regions}
-        for region in other.regions:
-            mine = known.get(region.box)
-            if mine is None or not mine.holders or not region.holders:
-                continue
-            digests = {self._digest(mine.holders[0], one.name), self._digest(region.holders[0], one.name)} - {None}
-            if len(digests) > 1:
-                why = "pipeline stages hold different contents of it, and nothing settles which is right"
-                self.disputes.append(f"{one.name!r}: {why}")
-                return lost_parameter(
-                    one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
-                )
-        one = replace(one, overlaps=(*one.overlaps, *_overlaps(one, other)))
-        if not one.missing:
-            return one
-        more = tuple(region for region in other.regions if region.box not in known)
-        boxes = [region.box for region in more]
-        missing = tuple(
-            replace(gone, region=box, bytes=volume(box) * one.item_size)
-            for gone in one.missing
-            for box in cover(gone.region, boxes)[1]
-        )
-        return replace(one, regions=(*one.regions, *more), missing=missing)
-
-    def _digest(self, number: int, name: str) -> str | None:
-        rank = next(rank for rank, found in self._numbers.items() if found == number)
-        return self.index.digest(rank, name)
-
-    # parameters without a layout
-
-    def _uncut(self, name: str, stated: Mapping[int, Parameter]) -> SourceParameter:
-        """Return a parameter that no strategy file names: the same on all ranks that list it, or each rank's own.
-
-        `stated` are the stages that listed it in slices of which nothing sound is left.
-        """
-        index = self.index
-        lists: dict[Parameter, list[int]] = defaultdict(list)
-        stages = set(stated)
-        refused: list[str] = []
-        for stage, kinds in sorted(index.kinds.items()):
-            for kind in kinds:
-                found = index.find(kind[0], name)
-                if found is not None:
-                    lists[found] += kind
-                    stages.add(stage)
-                    refused += [why] if (why := self._why_unknown(stage)) is not None else []
-        if not lists:
-            like = next(iter(stated.values()))
-            return replace(lost_parameter(name, _NOBODY, like), cut=False, stages=frozenset(stages))
-        like = next(iter(lists))
-        ranks = sorted(rank for held in lists.values() for rank in held)
-        own = index.may_differ(name, ranks)
-        digests = {index.digest(rank, name) for rank in ranks} - {None}
-        why = None
-        if len(lists) > 1:
-            shapes = sorted({f"{one.dtype} {list(one.shape)}" for one in lists})
-            why = f"no layout states how it is cut, and slices list it as {' and '.join(shapes)}"
-        elif len(digests) > 1 and not own:
-            why = "no layout states how it is cut, and it differs from rank to rank"
-        elif not like.is_counter and refused:
-            why = refused[0]
-        elif not (own or like.is_counter) and self._may_be_cut(name, ranks):
-            why = why_perhaps_cut(ranks)
-        if why is not None:
-            return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
-        box = tuple((0, size) for size in like.shape)
-        differs = own and len(digests) > 1
-        holders = tuple(self._numbers[rank] for rank in ranks if rank in self._numbers)
-        return SourceParameter(
-            name=name,
-            dtype=like.dtype,
-            shape=like.shape,
-            item_size=like.nbytes // (prod(like.shape) or 1),
-            regions=(HeldRegion(box, holders if differs else self._best(ranks)),),
-            cut=False,
-            stages=frozenset(stages),
-            own=differs,
-        )
-
-    def _may_be_cut(self, name: str, ranks: Sequence[int]) -> bool:
-        """Whether a parameter may be cut between the ranks that list it and others."""
-        index = self.index
-        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in map(index.stages.of, ranks))
-        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
-
-    def _why_unknown(self, stage: int) -> str | None:
-        """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""
-        index = self.index
-        if stage in index.stages.layouts:
-            return self._why_refused(stage)
-        ranks = index.stages.ranks(stage) if index.stages.devices else range(self.facts.world.ranks)
-        if len(ranks) == 1 or set(ranks) <= set(self.facts.groups.of(ranks[0])):
-            return None
-        return index.stages.why_unknown(ranks[0])
-
-    def _why_refused(self, stage: int) -> str | None:
-        """Return why the strategy file of a stage cannot be that of its slices."""
-        if stage not in self._refusals:
-            index = self.index
-            path, layouts = index.stages.paths[stage], index.stages.layouts[stage]
-            refuted = index.judgement.refuted.get(path)
-            if refuted is not None:
-                self.disputes.append(refuted)
-            listed = index.slices[index.kinds[stage][0][0]].listed
-            named = sum(one.nbytes for one in listed if one.name in layouts)
-            if refuted is None and 2 * named < sum(one.nbytes for one in listed):
-                refuted = f"{path} names too few of the parameters of its slices to be of the same network"
-            self._refusals[stage] = refuted
-        return self._refusals[stage]
-
-
-def _overlaps(one: SourceParameter, other: SourceParameter) -> Iterator[Overlap]:
-    """Yield the pairs of regions that are not the same and share something."""
-    grid = Grid([region.box for region in other.regions])
-    for mine in one.regions:
-        for number in grid.near(mine.box):
-            region = other.regions[number]
-            if mine.holders and region.holders and mine.box != region.box and intersect(mine.box, region.box):
-                yield Overlap(one.name, one.dtype, one.item_size, mine, region)
+    def _region(self, region: HeldRegion) -> HeldRegion:
+        return HeldRegion(region.box, tuple(self._numbers[rank] for rank in region.holders))
 
 
 def disputed(source: Source, names: Collection[str]) -> Source:
@@ -385,49 +111,3 @@ def disputed(source: Source, names: Collection[str]) -> Source:
         parameters=source.parameters | gone,
         disagreements=(*source.disagreements, *(f"{name!r}: {why}" for name in gone)),
     )
-
-
-def stated_lists(index: ParameterIndex) -> dict[int, tuple[Parameter, ...]]:
-    """Return for each rank without a sound slice what it must have listed; nothing where nothing states it.
-
-    Metadata go first, then the manifest that a lost or damaged slice left, then its header, then the rank's own slice
-    of the nearest other step. A rank that was declared lost states nothing. Ranks of a stage list the same unless
-    redundancy was removed: one sound slice, or one list, is then enough for the stage, and its ranks are left out.
-    """
-    facts, step = index.facts, index.judgement.step
-    dealt = step in index.judgement.structure.deduplicated or facts.kind is not None
-    found: dict[int, tuple[Parameter, ...]] = {}
-    idle = facts.idle(step)
-    for rank in range(facts.world.ranks):
-        full = not dealt and any(index.is_sound(one) for one in index.by_stage.get(index.stages.of(rank), ()))
-        if index.is_sound(rank) or full or rank in idle:
-            continue
-        found[rank] = _stated(index, rank)
-    if not dealt:
-        stages = {index.stages.of(rank) for rank, listed in found.items() if listed}
-        found = {rank: listed for rank, listed in found.items() if listed or index.stages.of(rank) not in stages}
-    return found
-
-
-def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...]:
-    facts, step = index.facts, index.judgement.step
-    expected = facts.expected(step, rank)
-    if expected is not None:
-        return expected
-    if rank in facts.lost:
-        return ()
-    own = [one.file for one in facts.at(step, rank)]
-    for manifest in (*(file.manifest for file in own), *(one.manifest for one in facts.orphans.get((rank, step), ()))):
-        if manifest is not None and (manifest.rank, manifest.step) == (rank, step):
-            return manifest.parameters
-    for file in own:
-        if file.parameters and file.encryption is None:
-            return file.parameters
-    others = [
-        one.file
-        for other in facts.steps
-        for one in facts.at(other, rank)
-        if other != step and one.file.problem is None and one.file.encryption is None
-    ]
-    nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
-    return nearest.parameters if nearest is not None else ()

@@ -20,11 +20,9 @@ from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resharding.axes import target_of_axes
 from ms_recover.planning.resharding.iteration import common_of, prefix_of, split_parameters
-from ms_recover.planning.resharding.make_plan import make_plan
-from ms_recover.planning.resharding.places import pattern_like
+from ms_recover.planning.resharding.make_plan import make_plan, pattern_like
 from ms_recover.planning.resharding.rename import rename_all
-from ms_recover.planning.resharding.source import disputed, find_source
-from ms_recover.planning.resharding.source_parameters import Source
+from ms_recover.planning.resharding.source import Source, disputed, find_source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import runs_alike, runs_of

@@ -17,8 +17,8 @@ from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.judging.splits import why_no_replica
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
+from ms_recover.planning.sourcing.expected_parameters import find_own_manifest, other_contents, why_other_contents
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
-from ms_recover.planning.sourcing.own_manifest import find_own_manifest, other_contents, why_other_contents
 from ms_recover.planning.sourcing.supply import Kept, Sound, Supply, Unsound
 from ms_recover.planning.sourcing.target_path import keep_replaced, same_format_sources
 
@@ -56,7 +56,7 @@ def choose_sources(supply: Supply) -> StepAssessment:
             reason = f"{holding.reason}; {chosen}"
             found = Composition(reason=str(chosen))
         else:
-            found = compose_slice(supply.settlement, rank, own, load)
+            found = compose_slice(supply, rank, own, load)
             reason = f"{holding.reason}; {found.reason}"
             if not isinstance(chosen, CopyAction):
                 reason = f"{holding.reason}; {chosen}; {found.reason}"

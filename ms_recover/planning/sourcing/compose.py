@@ -10,14 +10,13 @@ from ms_recover.file_names import ending_of, marked
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.rank_local import share_nothing
-from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.model.verdicts import ComposeKind, Evidence
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
 from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
 from ms_recover.planning.sourcing.pieces import Choice, PieceBook, choose_parameters
-from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.sourcing.supply import Supply
 from ms_recover.planning.sourcing.target_path import format_conflict, same_format_sources, target_of
 
 _MOST_REPLICAS = 4
@@ -47,13 +46,13 @@ class Composition:
     dispute: str | None = None
 
 
-def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], load: Mapping[int, int]) -> Composition:
+def compose_slice(supply: Supply, rank: int, own: Sequence[SliceFacts], load: Mapping[int, int]) -> Composition:
     """Find the sources of one rank's slice, parameter by parameter.
 
     `own` are the rank's files of this step, none of them sound; `load` counts the slices each rank gives to already.
     """
-    index = settlement.index
-    choices = _choose(settlement, rank, own, load, "parameter by parameter was not tried")
+    index = supply.index
+    choices = _choose(supply, rank, own, load, "parameter by parameter was not tried")
     if isinstance(choices, Composition):
         return choices
     total = _bytes(choices)
@@ -61,7 +60,7 @@ def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], 
     if share_nothing({one.parameter.name: prod(one.parameter.shape) for one in choices}, rank_local):
         return Composition(reason="every rank has its own values of every parameter", bytes=total)
     if not any(choice.settled.parts for choice in choices):
-        whole = _whole_replicas(settlement, rank, choices, load)
+        whole = _whole_replicas(index, rank, choices, load)
         replicas, why = same_format_sources(index.facts, rank, own, whole) if whole else ([], None)
         if why is not None:
             return Composition(reason=why, bytes=total)
@@ -86,10 +85,10 @@ def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], 
     return Composition(reason=action.reason, action=action, bytes=total)
 
 
-def complete_slice(settlement: Settlement, rank: int) -> Composition:
+def complete_slice(supply: Supply, rank: int) -> Composition:
     """Find the sources of a slice with every parameter of the rank's stage; the rank's own slice may be sound."""
-    index = settlement.index
-    choices = _choose(settlement, rank, (), {}, "it cannot be composed", complete=True)
+    index = supply.index
+    choices = _choose(supply, rank, (), {}, "it cannot be composed", complete=True)
     if isinstance(choices, Composition):
         return choices
     own = index.facts.at(index.judgement.step, rank)
@@ -123,7 +122,7 @@ def copy_action(
 
 
 def _choose(
-    settlement: Settlement,
+    supply: Supply,
     rank: int,
     own: Sequence[SliceFacts],
     load: Mapping[int, int],
@@ -132,7 +131,7 @@ def _choose(
     complete: bool = False,
 ) -> tuple[Choice, ...] | Composition:
     """Choose the source of each parameter; where not all can be had, return why: behind `refusal` if none was tried."""
-    index = settlement.index
+    index = supply.index
     unknown = index.stages.why_unknown(rank)
     if unknown is not None:
         return Composition(reason=f"{refusal}: {unknown}")
@@ -143,13 +142,13 @@ def _choose(
         expected = expected_parameters(index, rank, complete=complete)
     except NotComposableError as error:
         return Composition(reason=f"{refusal}: {error}")
-    mismatch = _why_mismatch(index, rank, expected)
-    if mismatch is not None:
-        return Composition(reason=f"{refusal}: {mismatch}")
-    choices = choose_parameters(settlement, rank, expected, load)
-    odd = settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
+    if supply.names_too_few(index.stages.of(rank), expected):
+        path = _strategy_file(index, rank)
+        return Composition(reason=f"{refusal}: {path} names too few of its parameters to be of the same network")
+    choices = choose_parameters(supply, rank, expected, load)
+    odd = supply.settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
     missing = tuple(region for choice in choices for region in choice.settled.missing)
-    unlisted = settlement.lost_names.of(rank, complete=complete)
+    unlisted = supply.settlement.lost_names.of(rank, complete=complete)
     if missing or unlisted:  # what is gone is gone, whatever the rest is worth
         found = _incomplete(index, rank, own, choices, missing, unlisted)
         return found if odd is None else replace(found, partial=None)
@@ -162,17 +161,6 @@ def _strategy_file(index: ParameterIndex, rank: int) -> str:
 
 def _bytes(choices: Iterable[Choice]) -> int:
     return sum(choice.parameter.nbytes for choice in choices)
-
-
-def _why_mismatch(index: ParameterIndex, rank: int, expected: Iterable[Parameter]) -> str | None:
-    """Return the reason why the strategy file cannot be that of a slice; MindSpore's names all but a few scalars."""
-    layouts = index.stages.layouts.get(index.stages.of(rank), {})
-    named = {False: 0, True: 0}
-    for parameter in expected:
-        named[parameter.name in layouts] += parameter.nbytes
-    if named[False] <= named[True]:
-        return None
-    return f"{_strategy_file(index, rank)} names too few of its parameters to be of the same network"
 
 
 def _incomplete(
@@ -207,10 +195,9 @@ def _incomplete(
 
 
 def _whole_replicas(
-    settlement: Settlement, rank: int, choices: Sequence[Choice], load: Mapping[int, int]
+    index: ParameterIndex, rank: int, choices: Sequence[Choice], load: Mapping[int, int]
 ) -> list[SliceFacts]:
     """Return sound slices that are the lost one whole, those with the lowest load first."""
-    index = settlement.index
     common: set[int] | None = None
     for choice in choices:
         if choice.parameter.nbytes:

@@ -1,4 +1,4 @@
-"""Values of other ranks in a slice, of parameters of which each rank has its own."""
+"""Values of other ranks in a slice, of parameters of which each rank has its own; and what a new slice lacks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ms_recover.model.actions import CopyAction
-from ms_recover.model.plan import StepAssessment
+from ms_recover.model.plan import Action, StepAssessment
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judgement import Comparison
 
 _MOST_NAMED = 8
 _NO_RECORD = "; taken for rank-local without a record; if they are no rank's own, a device or its memory is faulty"
@@ -59,7 +60,7 @@ def why_not_shown(facts: Facts, assessment: StepAssessment, rank: int) -> str | 
     action = next((one for one in assessment.actions if one.rank == rank), None)
     if action is None or action.borrowed:
         return None
-    lenders = (action.source_rank,) if isinstance(action, CopyAction) else action.source_ranks
+    lenders = _source_ranks(action)
     held = [one for lender in lenders for one in facts.at(assessment.step, lender) if rank in one.group]
     if all(one.seen_local.compared for one in held):
         return None
@@ -102,3 +103,72 @@ def _lent(facts: Facts, assessment: StepAssessment) -> Iterator[tuple[int, tuple
         one = next(kept, None) if verdict.verdict == "keep" else None
         if one is not None and one.manifest is not None and (text := text_of_kept(one)):
             yield verdict.rank, one.manifest.provenance.borrowed, text
+
+
+def name_guessed(compared: Comparison, assessment: StepAssessment) -> list[str]:
+    """Say where slices that a plan writes may lack something that nothing names any more."""
+    step, doubt = assessment.step, compared.structure.doubtful.get(assessment.step)
+    if doubt is not None and assessment.actions:
+        text = f"step {step}: {doubt}; if remove_redundancy=True dealt it out, it is lost, and the new slices lack it"
+        return [text]
+    if not assessment.guessed:
+        return []
+    ranks = list_some(assessment.guessed, _MOST_NAMED)
+    text = (
+        f"step {step} was saved with remove_redundancy=True, and nothing states what the lost slice(s) of rank(s) "
+        f"{ranks} listed: parameters without a layout that only they had cannot be named, and the new slices lack them"
+    )
+    return [text]
+
+
+def name_lost_states(facts: Facts, assessment: StepAssessment) -> list[str]:
+    """Name the ranks that random generators and callbacks do not come back for, and what a resume does then."""
+    held = {one.path: one for rank in facts.steps.get(assessment.step, {}).values() for one in rank}
+    actions = {action.rank: action for action in assessment.actions}
+    wrong, recovered, own = [], [], []
+    for verdict in assessment.ranks:
+        one = held.get(verdict.path or "")
+        if verdict.verdict == "keep" and one is not None and one.state_problem is not None:
+            wrong.append(f"rank {verdict.rank}: {one.state_problem}")
+        sources = _source_ranks(actions[verdict.rank]) if verdict.rank in actions else ()
+        givers = [one for rank in sources for one in facts.at(assessment.step, rank) if _has_state(one)]
+        differ = {_states_differ(one) for one in givers}
+        if True in differ:
+            own.append(verdict.rank)
+        elif None in differ:
+            recovered.append(verdict.rank)
+    texts = []
+    if wrong:
+        texts.append(
+            f"state files are wrong ({list_some(wrong, _MOST_NAMED, separator='; ')}): training resumes with these "
+            "slices, but random generators and callbacks begin anew"
+        )
+    if recovered:
+        texts.append(
+            f"the state files of rank(s) {list_some(recovered, _MOST_NAMED)} are lost with their slices: training "
+            "resumes with the random generators and callbacks of the ranks that the slices come from, where their "
+            "files are in reach, else these begin anew; it says which"
+        )
+    if own:
+        texts.append(
+            f"the state files of rank(s) {list_some(own, _MOST_NAMED)} are lost with their slices, and differ from "
+            "those of other ranks in random generators, callbacks or values of the program: unless a rank's own state "
+            "file is still there, training resumes one step back, where every rank has its own; rank_local='peer' "
+            "resumes at this step with another rank's"
+        )
+    return texts
+
+
+def _source_ranks(action: Action) -> tuple[int, ...]:
+    return (action.source_rank,) if isinstance(action, CopyAction) else action.source_ranks
+
+
+def _states_differ(one: SliceFacts) -> bool | None:
+    """Whether the states of a slice's group differed, None where nobody compared them."""
+    training = one.manifest.training if one.manifest is not None else None
+    return training.states_differ if training is not None else None
+
+
+def _has_state(one: SliceFacts) -> bool:
+    training = one.manifest.training if one.manifest is not None else None
+    return training is not None and training.state_digest is not None and one.state_problem is None

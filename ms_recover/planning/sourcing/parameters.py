@@ -104,6 +104,16 @@ class ParameterIndex:
             found[stage] = sorted(kinds.values(), key=lambda kind: (-len(kind), kind[0]))
         return found
 
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        """The runs that the manifests of the slices name."""
+        return frozenset(one.manifest.run_id for one in self.slices.values() if one.manifest is not None)
+
+    @cached_property
+    def prefixes(self) -> frozenset[str]:
+        """The prefixes of the slices."""
+        return frozenset(one.file.prefix for one in self.slices.values())
+
     def _kind(self, rank: int) -> _Kind:
         return self.slices[rank].listed, self._good.get(rank)
 

@@ -13,7 +13,8 @@ from ms_recover.model.compose import ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.redundancy.regions import runs_of, volume
 from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
-from ms_recover.planning.sourcing.settle import Settled, Settlement
+from ms_recover.planning.sourcing.settle import Settled
+from ms_recover.planning.sourcing.supply import Supply
 
 _MOST_ALTERNATIVES = 3
 
@@ -31,14 +32,14 @@ class Choice:
 
 
 def choose_parameters(
-    settlement: Settlement, rank: int, expected: Iterable[Parameter], load: Mapping[int, int]
+    supply: Supply, rank: int, expected: Iterable[Parameter], load: Mapping[int, int]
 ) -> tuple[Choice, ...]:
     """Choose the source of each parameter of a rank's slice.
 
     One rank that has everything goes first, then as few ranks as will do, then those with the lowest load, which is how
     many slices they give to already; the lowest rank among equals.
     """
-    found = [(parameter, settlement.settle_for(rank, parameter)) for parameter in expected]
+    found = [(parameter, supply.who(rank, parameter)) for parameter in expected]
     sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in found if part.ranks], rank, load)
     taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in found if part.ranks}}
     return tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.model.compose import MissingRegion
@@ -13,8 +13,7 @@ from ms_recover.planning.facts import SliceFacts
 from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
-from ms_recover.planning.sourcing.lost_names import LostNames
-from ms_recover.planning.sourcing.own_manifest import find_own_manifest, stated_contents
+from ms_recover.planning.sourcing.expected_parameters import LostNames, find_own_manifest, stated_contents
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
 _NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
@@ -59,8 +58,11 @@ def why_perhaps_cut(ranks: Sequence[int]) -> str:
     return f"no layout states how it is cut, and {held}: it may be a part of their own"
 
 
-def _whole(parameter: Parameter) -> Box:
-    return tuple((0, size) for size in parameter.shape)
+def _nobody(settled: Settled, parameter: Parameter, problem: str, *, disputed: bool = False) -> Settled:
+    """Return that nobody gives a region."""
+    whole = settled.region or tuple((0, size) for size in parameter.shape)
+    gone = MissingRegion(parameter.name, whole, parameter.nbytes, problem)
+    return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=disputed)
 
 
 class Settlement:
@@ -76,6 +78,7 @@ class Settlement:
         self._refuted: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
         self._stated: dict[int, dict[str, str]] = {}
+        self._lost: dict[int, Mapping[tuple[int, ...], Sequence[int]]] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
@@ -101,8 +104,7 @@ class Settlement:
         if left:
             return replace(settled, ranks=left)
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
-        gone = MissingRegion(parameter.name, settled.region or _whole(parameter), parameter.nbytes, problem)
-        return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=True)
+        return _nobody(settled, parameter, problem, disputed=True)
 
     def _as_stated(self, rank: int, parameter: Parameter, settled: Settled) -> Settled:
         """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
@@ -118,8 +120,7 @@ class Settlement:
         if left:
             return replace(settled, ranks=left)
         problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
-        gone = MissingRegion(name, settled.region or _whole(parameter), parameter.nbytes, problem)
-        return replace(settled, ranks=(), missing=(gone,), problem=problem)
+        return _nobody(settled, parameter, problem)
 
     def _stated_of(self, rank: int) -> dict[str, str]:
         """Return by parameter the contents that the manifest of a rank's own slice states."""
@@ -135,18 +136,64 @@ class Settlement:
         return self._elsewhere[key]
 
     def settle_region(self, rank: int, parameter: Parameter) -> Settled:
-        """Return the ranks that may give the region that a rank's slice should hold, that rank one among them."""
-        return self._settle(rank, parameter, own_first=False)
+        """Return the ranks that may give the region that a rank's slice should hold, that rank one among them.
+
+        Nobody gives it where `contradicted` says so.
+        """
+        settled = self._settle(rank, parameter, own_first=False)
+        if settled.tolerated:
+            return settled
+        against = self.contradicted(rank, parameter, settled.ranks)
+        if against is None or against.problem is None:
+            return settled
+        return _nobody(settled, parameter, against.problem, disputed=against.disputed)
+
+    def contradicted(self, rank: int, parameter: Parameter, ranks: Sequence[int]) -> Settled | None:
+        """Return that nobody gives what ranks hold of the region that a rank holds, because lost slices held others.
+
+        Their manifests of this step state other contents, and as many as manifests prove those; or at other steps as
+        many lost ranks as there are ranks that hold it differ from these, as `settle_for` says of one of them.
+        """
+        name = parameter.name
+        lost = self._lost_alike(rank, name) if ranks else ()
+        if not lost or self.index.may_differ(name, ranks):
+            return None
+        right = self.index.digest(ranks[0], name)
+        stated = [one for one in lost if right is not None and self._stated_of(one).get(name) not in (None, right)]
+        if stated and len(stated) >= sum(self.index.slices[one].proven for one in ranks):
+            theirs = f"the manifest states that the slice of rank {stated[0]} left"
+            return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
+        gone = (one for one in lost if len(lost) >= len(ranks) and one not in self.index.slices)
+        apart = [one for one in gone if all(name in self._differing(one, other) for other in ranks)]
+        if apart and len(apart) >= len(ranks):
+            why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"
+            return Settled(region=None, problem=why, disputed=True)
+        return None
+
+    def _lost_alike(self, rank: int, name: str) -> Sequence[int]:
+        """Return the ranks that hold the part that a rank holds, and whose slices are not sound but left something."""
+        index, facts = self.index, self.index.facts
+        stage = index.stages.of(rank)
+        way = index.way(stage, name)
+        if way is None:
+            return ()
+        if way.number not in self._lost:
+            by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for one in index.stages.ranks(stage):
+                if not index.is_sound(one) and (
+                    self._stated_of(one) or any(one in held for held in facts.steps.values())
+                ):
+                    by_part[way.cell(one).index].append(one)
+            self._lost[way.number] = by_part
+        return self._lost[way.number].get(way.cell(rank).index, ())
 
     def _settle(self, rank: int, parameter: Parameter, *, own_first: bool = True) -> Settled:
         settled = self._compare(rank, parameter, own_first=own_first)
         if settled.ranks or not parameter.nbytes:
             return settled
         if settled.problem is not None or settled.region is None:
-            whole = settled.region or _whole(parameter)
-            reason = settled.problem or "no sound slice has it"
-            gone = MissingRegion(parameter.name, whole, parameter.nbytes, reason)
-            return replace(settled, missing=(gone,))
+            gone = _nobody(settled, parameter, settled.problem or "no sound slice has it", disputed=settled.disputed)
+            return replace(gone, problem=settled.problem)
         boxes = self.index.whole_tensors(rank, parameter)
         parts, uncovered = cover(settled.region, [box for box, _ in boxes])
         item = parameter.nbytes // volume(settled.region)
@@ -182,12 +229,9 @@ class Settlement:
             if digest is not None:
                 sides[digest].append(other)
         if len(sides) < 2:
-            doubt = self.why_doubted(stage, name) if ranks and index.are_read else None
-            if doubt is not None:
-                return Settled(region=region, problem=doubt, disputed=True)
-            unlike = self._why_unlike_elsewhere(stage, name) if ranks and index.are_read else None
-            if unlike is not None:
-                return Settled(region=region, problem=unlike)
+            distrusted = self.distrusted(stage, name) if ranks else None
+            if distrusted is not None:
+                return replace(distrusted, region=region)
             return Settled(region=region, ranks=ranks, tolerated=rank_local)
         shown = parameter.is_counter or bool(members)
         if (rank_local or tolerance.covers(name)) and (not local or shown):
@@ -205,7 +249,16 @@ class Settlement:
         problem = f"{parts} hold different contents, and nothing settles who is right"
         return Settled(region=region, problem=problem, disputed=True)
 
-    def why_doubted(self, stage: int, name: str) -> str | None:
+    def distrusted(self, stage: int, name: str) -> Settled | None:
+        """Return that nobody gives a parameter, because contents show that its layout is not that of the slices."""
+        if not self.index.are_read:
+            return None
+        doubt = self._why_doubted(stage, name)
+        unlike = self._why_unlike_elsewhere(stage, name) if doubt is None else None
+        why = doubt or unlike
+        return Settled(region=None, problem=why, disputed=doubt is not None) if why is not None else None
+
+    def _why_doubted(self, stage: int, name: str) -> str | None:
         """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
 
         The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.

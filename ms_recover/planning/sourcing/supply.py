@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from ms_recover.model.groups import rank_list
 from ms_recover.model.rank_local import share_nothing
+from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import RankState
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -16,7 +18,7 @@ from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, Judgement, StepJudgement
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.parameters import ParameterIndex
-from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.sourcing.settle import Settled, Settlement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,31 @@ class Supply:
         if group in self.judgement.disagreements:
             return "its group disagrees and nothing settles who is right"
         return None
+
+    def who(self, rank: int, parameter: Parameter) -> Settled:
+        """Return the ranks that may give what a rank's slice should hold of a parameter, or why nobody may."""
+        return self.settlement.settle_for(rank, parameter)
+
+    def names_too_few(self, stage: int, expected: Iterable[Parameter] = ()) -> bool:
+        """Whether the strategy file of a stage cannot be that of its slices; MindSpore's names all but a few scalars.
+
+        Where parameters were dealt out, one slice may have nothing but these; where there is no slice, `expected` is
+        the list of one.
+        """
+        if stage not in self._too_few:
+            kinds = self.index.kinds.get(stage, ())
+            listed = {one.name: one for kind in kinds for one in self.index.slices[kind[0]].listed}
+            layouts, named = self.index.stages.layouts.get(stage, {}), Counter[bool]()
+            for one in listed.values() or expected:
+                named[one.name in layouts] += one.nbytes
+            if not kinds:
+                return named[False] > named[True]
+            self._too_few[stage] = named[False] > named[True]
+        return self._too_few[stage]
+
+    @cached_property
+    def _too_few(self) -> dict[int, bool]:
+        return {}
 
     @cached_property
     def _copies(self) -> dict[tuple[int, ...], tuple[int, ...]]:

@@ -7,14 +7,15 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.rank_path import RankPath
 from ms_recover.model.steps import Step
 from ms_recover.planning.resharding.iteration import common_of, prefix_of, split_parameters
-from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
+from ms_recover.planning.resharding.source import Source
+from ms_recover.planning.sourcing.whole import WholeParameter
 
 PLACE = RankPath(("rank_", "/x.ckpt"))
 
 
 def kinds(*names, part=None):
     made = {
-        name: SourceParameter(name=name, dtype="Float32", shape=(2,), item_size=4, regions=(), kind=part)
+        name: WholeParameter(name=name, dtype="Float32", shape=(2,), item_size=4, regions=(), kind=part)
         for name in names
     }
     return split_parameters(Source(slices=(), parameters=made))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.inventory import OrphanManifest
-from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
+from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters, lost_lists
 from tests.support.inventories import STEP
 from tests.unit.planning.judging.test_votes import manifest
 from tests.unit.planning.sourcing.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of
@@ -41,3 +41,52 @@ def test_a_parameter_without_a_layout_is_not_dealt_out(short, listed):
     slices = [file_of(rank, less if rank in short else SHAPES) for rank in range(1, 5)]
     index = index_of(slices, layouts, stages=(0,), world=5)
     assert ("local" in [one.name for one in expected_parameters(index, 0)]) == listed
+
+
+DEALT = {"w": (2, 3), "global_step": ()}
+REST = {"bias": (3,), "global_step": ()}
+
+
+def whole_layouts():
+    """Return layouts by which both ranks of a stage hold all of "w" and "bias"."""
+    return [replace(one, tensor_map=((),) * len(SHAPES[one.parameter])) for one in (CUT, WHOLE)]
+
+
+def short_list(rank, shapes=SHAPES, problem="the file ends too early"):
+    """Return a damaged slice with its first parameter alone, or those that are given."""
+    return replace(file_of(rank, shapes), problem=problem)
+
+
+def test_one_sound_slice_states_the_lists_of_its_stage():
+    lost = lost_lists(index_of(everyone(0)))
+    assert (dict(lost.listed), dict(lost.unknown)) == ({}, {})
+
+
+def test_a_stage_without_a_slice_is_known_by_the_manifest_that_one_left():
+    lost = lost_lists(index_of(everyone(0, 1), orphans=[orphan(0)]))
+    assert [one.name for one in lost.listed[0]] == list(SHAPES)
+    assert dict(lost.unknown) == {0: 1}
+
+
+def test_of_a_damaged_slice_the_list_is_a_part_of_it():
+    """It names what it shows, and more may have been there."""
+    lost = lost_lists(index_of([short_list(0, {"w": (2, 3)}), *everyone(0, 1)]))
+    assert [one.name for one in lost.listed[0]] == ["w"]
+    assert dict(lost.unknown) == {0: 0}
+
+
+def test_of_a_rank_that_is_declared_lost_nothing_is_known():
+    index = index_of([short_list(0), *everyone(0, 1)])
+    assert 0 in lost_lists(index).listed
+    facts = replace(index.facts, options=replace(index.facts.options, lost=frozenset({0})))
+    index.facts = facts
+    assert 0 not in lost_lists(index).listed
+
+
+def test_where_parameters_were_dealt_out_each_lost_list_counts():
+    index = index_of([file_of(0, DEALT), short_list(1, {"global_step": ()}), *everyone(0, 1)], whole_layouts())
+    structure = replace(index.judgement.structure, deduplicated={STEP: "dealt out"})
+    index.judgement = replace(index.judgement, structure=structure)
+    lost = lost_lists(index)
+    assert {rank: [one.name for one in listed] for rank, listed in lost.listed.items()} == {1: ["global_step"]}
+    assert dict(lost.unknown) == {0: 1}

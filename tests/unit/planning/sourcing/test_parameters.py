@@ -43,7 +43,14 @@ def of(name, shape=None):
 
 
 def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
-    """Return the index of slices in stages of two ranks; `stages` are those whose strategy file survived."""
+    """Return the index of slices as `supply_of_slices` takes them."""
+    return supply_of_slices(
+        slices, layouts, stages=stages, known=known, judgements=judgements, world=world, orphans=orphans
+    ).index
+
+
+def supply_of_slices(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
+    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived."""
     files = tuple(
         StrategyFile(2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(layouts)), "s")
         for stage in stages
@@ -52,7 +59,7 @@ def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgeme
     facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
-    return Supply.of(facts, judgement).index
+    return Supply.of(facts, judgement)
 
 
 def everyone(*without, shapes=SHAPES):

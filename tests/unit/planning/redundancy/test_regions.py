@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from ms_recover.planning.redundancy.regions import intersect
-from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.redundancy.regions import Grid, intersect
 
 
 @pytest.mark.parametrize("seed", range(60))
