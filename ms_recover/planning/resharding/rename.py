@@ -14,8 +14,8 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Parse rules; a ValueError says which one is wrong, or that they lead in a circle."""
     rules: dict[str, str] = {}
     for text in texts:
-        old, equals, new = text.partition("=")
-        if not equals or not old or not new or any(not part for part in (*old.split("."), *new.split("."))):
+        old, _, new = text.partition("=")
+        if not all((*old.split("."), *new.split("."))):
             raise ValueError(f"{text!r} is no rule: write OLD=NEW, whole names or dotted parts of them")
         if old in rules:
             raise ValueError(f"{old!r} is renamed twice")

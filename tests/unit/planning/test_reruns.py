@@ -76,6 +76,8 @@ def test_a_rerun_that_went_back_is_named():
 def test_of_the_planned_run_the_step_that_was_written_last_is_named():
     facts = facts_of(slices(OLD), slices(Step(2, 1), mtime=2), slices(Step(1, 3), mtime=3))
     assert names(facts, OLD) == [(Step(1, 3), "--step 1_3 chooses it")]
+    (found,) = later_reruns(facts, *planned(facts, OLD)[:2])
+    assert (found.another_run, found.may_be_newer) == (True, True)
 
 
 PARTLY = {"again": "_1", "mtime": 2, "trained": 16}

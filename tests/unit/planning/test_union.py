@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ms_recover.cli.tree import plan_code
 from ms_recover.model.actions import CopyAction, FileState
-from ms_recover.model.inventory import MetaFile, Note, RankPath
+from ms_recover.model.inventory import MetaFile, Note, RankPath, StrategyFile
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import GivenUpSlice
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
@@ -155,3 +160,49 @@ def test_only_slices_of_this_node_are_set_aside():
     )
     cut = cut_down(replace(plan, set_aside=given_up), union, None, ["there:1"], {})
     assert [one.rank for one in cut.set_aside] == [0]
+
+
+def test_a_slice_of_this_node_that_only_its_device_fails_to_give_is_kept_beside_what_replaces_it():
+    there = node(slice_file(1), slice_file(2), slice_file(3), name="there:1")
+    kept = {}
+    for failing in (True, False):
+        broken = replace(slice_file(1, problem="input/output error", size=40), failing=failing)
+        plan = planned(node(slice_file(0), broken), there)
+        kept[failing] = {action.rank: action.set_aside for action in plan.actions}[1]
+    assert kept == {True: f"{slice_file(1).path}.outvoted", False: None}
+
+
+def test_strategy_files_beside_slices_come_from_other_nodes_and_those_named_by_an_operator_do_not():
+    layouts = Strategy((0,), 1, (Layout("w", (2,), ((),)),))
+    paths = {"ckpt_dir2/strategy.ckpt", "ckpt_dir2/other.ckpt", "/named/strategy.ckpt", "ckpt_dir3/strategy.ckpt"}
+    files = tuple(StrategyFile(2, path, layouts, "digest" if "dir3" not in path else "") for path in sorted(paths))
+    there = replace(node(slice_file(2), slice_file(3), name="there:1"), strategy_files=files)
+    union = unite(node(slice_file(0), slice_file(1)), [there])
+    plan = make_plan(union.inventory, PlanOptions(world_size=4))
+    cut = cut_down(plan, union, [0, 1, 2, 3], ["there:1"], {})
+    assert [write.target for write in cut.strategy_files] == ["ckpt_dir2/strategy.ckpt"]
+
+
+ITERATION = Step.iteration(100)
+
+
+@pytest.mark.parametrize(("tracked", "written"), [(100, ["common", "tracker"]), (200, ["common"])])
+def test_of_the_documents_of_other_nodes_those_of_the_planned_iteration_are_written(tracked, written):
+    def with_documents(found, *, common=None, value=None):
+        one = Iteration(
+            step=ITERATION,
+            directory="",
+            metadata=Document(path="metadata", value=object()),
+            common=Document(path="common", value=common),
+        )
+        return replace(found, iterations=(one,), tracker=Document(path="tracker", value=value))
+
+    here = with_documents(node(slice_file(0), slice_file(1)))
+    there = with_documents(node(slice_file(2), slice_file(3), name="there:1"), common=object(), value=tracked)
+    union = unite(here, [there])
+    plan = replace(make_plan(tree([slice_file(0)], {}), PlanOptions(quick=True)), step=ITERATION, actions=())
+    cut = cut_down(plan, union, None, ["there:1"], {})
+    assert [write.target for write in cut.documents] == written
+    assert {write.sources for write in cut.documents} == {("the document at there:1",)}
+    none = cut_down(replace(plan, step=Step.iteration(300)), union, None, ["there:1"], {})
+    assert none.documents == ()

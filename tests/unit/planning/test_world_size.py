@@ -182,3 +182,16 @@ def test_strategy_files_that_disagree_leave_a_guess():
     assert find_world_size(other).guessed
     misplaced = replace(whole, strategy_files=(strategy(0, 4, [1]), *whole.strategy_files[1:]))
     assert find_world_size(misplaced).guessed
+
+
+@pytest.mark.parametrize(
+    ("group", "devices", "guessed"), [((0, 1), 4, False), ((0, 1, 2, 3), 4, True), ((4, 5, 6, 7), 4, True)]
+)
+def test_one_stage_whose_lists_name_a_group_as_large_as_a_stage_may_lack_others(group, devices, guessed):
+    layouts = tuple(Layout(name, (devices,), ((0,),)) for name in ("moments.w", "w"))
+    files = [replace(strategy(rank, devices, [0]), strategy=Strategy((0,), 1, layouts)) for rank in range(devices)]
+    lists = [
+        replace(one, info=replace(one.info, groups=(RankGroup("some", group),)))
+        for one in (group_file(rank, [rank]) for rank in range(devices))
+    ]
+    assert find_world_size(with_strategies(range(devices), *files, lists=lists)).guessed == guessed

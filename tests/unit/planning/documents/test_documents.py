@@ -102,6 +102,18 @@ def test_every_contradiction_with_a_file_is_found() -> None:
     }
 
 
+@pytest.mark.parametrize(("count", "words"), [(4, "'a', 'b', 'c', 'd'"), (5, "'a', 'b', 'c', 'd' and 1 more")])
+def test_a_few_parameters_are_named_and_the_others_counted(count: int, words: str) -> None:
+    metadata = parse(metadata_text("dp2_mp2_pp2"))
+    files = dict(listed_files("dp2_mp2_pp2"))
+    name = min(files)
+    more = tuple(Parameter(letter, "Float32", (1,), 4) for letter in "abcde"[:count])
+    files[name] = replace(files[name], parameters=(*files[name].parameters, *more))
+    (found,) = compare_files(metadata, files)
+    assert (found.file, found.rank) == (name, 0)
+    assert found.words == f"it has {words}, which metadata.json does not list in it"
+
+
 def test_global_step_is_expected_where_no_opt_file_is_left() -> None:
     metadata = parse(metadata_text("dp2_mp4"))
     models = {name: file for name, file in listed_files("dp2_mp4").items() if "-model-" in name}
