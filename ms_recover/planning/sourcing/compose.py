@@ -133,19 +133,10 @@ def _choose(
 ) -> tuple[Choice, ...] | Composition:
     """Choose the source of each parameter; where not all can be had, return why: behind `refusal` if none was tried."""
     index = settlement.index
-    unknown = index.stages.why_unknown(rank)
-    if unknown is not None:
-        return Composition(reason=f"{refusal}: {unknown}")
-    refuted = index.judgement.refuted.get(_strategy_file(index, rank))
-    if refuted is not None:
-        return Composition(reason=f"{refusal}: {refuted}", dispute=refuted)
     try:
-        expected = expected_parameters(index, rank, complete=complete)
+        expected = find_composable(index, rank, complete=complete)
     except NotComposableError as error:
-        return Composition(reason=f"{refusal}: {error}")
-    mismatch = _why_mismatch(index, rank, expected)
-    if mismatch is not None:
-        return Composition(reason=f"{refusal}: {mismatch}")
+        return Composition(reason=f"{refusal}: {error}", dispute=str(error) if error.disputed else None)
     choices = choose_parameters(settlement, rank, expected, load)
     odd = settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
     missing = tuple(region for choice in choices for region in choice.settled.missing)
@@ -154,6 +145,27 @@ def _choose(
         found = _incomplete(index, rank, own, choices, missing, unlisted)
         return found if odd is None else replace(found, partial=None)
     return choices if odd is None else Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
+
+
+def find_composable(index: ParameterIndex, rank: int, *, complete: bool = False) -> tuple[Parameter, ...]:
+    """Return the parameters of a rank's slice, as `expected_parameters` does, if it may be composed by its layouts.
+
+    Raises
+    ------
+    NotComposableError
+        When it may not, whoever holds its parameters.
+    """
+    unknown = index.stages.why_unknown(rank)
+    if unknown is not None:
+        raise NotComposableError(unknown)
+    refuted = index.judgement.refuted.get(_strategy_file(index, rank))
+    if refuted is not None:
+        raise NotComposableError(refuted, disputed=True)
+    expected = expected_parameters(index, rank, complete=complete)
+    mismatch = _why_mismatch(index, rank, expected)
+    if mismatch is not None:
+        raise NotComposableError(mismatch)
+    return expected
 
 
 def _strategy_file(index: ParameterIndex, rank: int) -> str:
