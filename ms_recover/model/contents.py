@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -29,6 +29,17 @@ class Contents:
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""
         return file.path in self.digests or file.path in self.problems
+
+    def of(self, files: Iterable[SliceFile]) -> Contents:
+        """Return what was read of some slices."""
+        paths = frozenset(file.path for file in files)
+        return Contents(
+            {path: found for path, found in self.digests.items() if path in paths},
+            {path: found for path, found in self.problems.items() if path in paths},
+            {path: found for path, found in self.states.items() if path in paths},
+            self.failing & paths,
+            self.nan & paths,
+        )
 
     def merged(self, more: Contents) -> Contents:
         """Return these contents and `more`; the newer reading of a slice counts."""

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover.model.contents import Reader
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.contents import Contents, Reader
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
@@ -21,6 +22,9 @@ from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
+    from ms_recover.planning.audit.after import Losable
+    from ms_recover.planning.choice import AssessedStep, Choice
+    from ms_recover.planning.judging.judge import Parts
     from ms_recover.planning.planner import Planned
 
 _log = logging.getLogger(__name__)
@@ -75,12 +79,14 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
 
     plan, facts, tree = planned.plan, planned.facts, planned.tree.facts
     findings: tuple[Finding, ...] = ()
+    losses = None
     if not plan.recoverable:
         why = "; ".join(plan.disagreements) or why_unrecoverable(plan.ranks)
         evidence, steps = "", []
     else:
         steps = list(steps_of_tree(planned.tree))
         why, evidence = "", evidence_of(tree.inventory, tree.options)
+        losses = losable(planned.tree)
         dealt = steps[0].step in planned.compared.structure.deduplicated
         case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))
         findings = find_findings(case)
@@ -94,7 +100,36 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
         wanted=wanted,
         findings=findings,
         disputed=bool(plan.disagreements),
+        tree=losses,
     )
+
+
+class _UnreadError(Exception):
+    """Slices would have to be read that were not."""
+
+
+def losable(tree: Parts) -> Losable:
+    """Return a tree that may be planned without the files of some ranks, by what was read of it."""
+    from ms_recover.planning.audit.after import Losable
+    from ms_recover.planning.choice import choose_step
+    from ms_recover.planning.judging.judge import Parts
+    from ms_recover.planning.tree.tree_facts import TreeFacts
+
+    facts = tree.facts
+
+    def read(files: Sequence[SliceFile]) -> Contents:
+        if not all(map(facts.contents.knows, files)):
+            raise _UnreadError
+        return facts.contents.of(files)
+
+    def ask(ranks: frozenset[int]) -> tuple[Choice[AssessedStep], bool]:
+        left, options = facts.without(ranks)
+        try:
+            return Session(left, options, read=read).chosen[1], True
+        except _UnreadError:
+            return choose_step(Parts(TreeFacts(left, options, facts.contents))), False
+
+    return Losable(tree, ask)
 
 
 def audit_claims(

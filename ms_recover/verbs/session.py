@@ -76,8 +76,12 @@ class Session:
 
         What it rests on is read, until it rests on what was read. Errors are those of `ms_recover.api.plan`.
         """
-        tree, choice = self.read_until_known(self._choose, lambda chosen: required_reads(chosen[1]))
-        return plan_choice(tree, choice)
+        return plan_choice(*self.chosen)
+
+    @cached_property
+    def chosen(self) -> tuple[Parts, Choice[AssessedStep]]:
+        """The step that a plan is for, and the parts of the tree, after what the choice rests on is read."""
+        return self.read_until_known(self._choose, lambda found: required_reads(found[1]))
 
     def _choose(self) -> tuple[Parts, Choice[AssessedStep]]:
         tree = Parts(self.facts, all_read=self.options.quick)

@@ -20,7 +20,7 @@ from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.verbs.audit import audit
+from ms_recover.verbs.audit import audit, losable
 from ms_recover.verbs.session import Session
 from tests.support.audits import RandomTree, delete, without
 from tests.support.examples import examples
@@ -68,7 +68,9 @@ def check(root, tree, *, thorough=THOROUGH):
     if not found.plan.recoverable:
         return 0
     level = Level.of_topology(tree.topology(), 0)
-    book = Losses(list(steps_of_tree(found.tree)), level, level, None)
+    steps = list(steps_of_tree(found.tree))
+    book = Losses(steps, level, level, None, losable(found.tree))
+    by_blocks = Losses(steps, level, level, None)  # as in a tree that is too large to ask the plan after each loss
     losses = [one for lost in (1, 2, 3) for one in combinations(range(len(level.domains)), lost)]
     chosen = some(losses, Random(tree.seed), thorough)
     for number, places in enumerate(chosen):
@@ -86,11 +88,10 @@ def check(root, tree, *, thorough=THOROUGH):
             plan = planned(without(inventory, ranks), tree.ranks)
         ours = book.loss(frozenset(places))
         step = plan.step if plan is not None else None
-        if ours.fatal and (tree.dealt or tree.flipped):
-            continue  # what was dealt to a lost slice is guessed by the plan; what was outvoted may be lost, too
-        if tree.dealt and ours.step is not None and step is not None and ours.step < step:
-            continue
+        if tree.dealt and ours.fatal and step is not None and step < found.plan.step:
+            continue  # slices of older steps are not read
         assert ours.step == step, (tree, places, ranks, ours.reason)
+        assert step is not None or by_blocks.loss(frozenset(places)).fatal
         if step is not None and not (tree.dealt or tree.flipped):
             assert ours.bytes == plan.bytes_to_copy, (tree, places, ranks)
     for one in whole.levels[0].singles:

@@ -19,7 +19,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.holders import steps_of_tree
 from ms_recover.planning.audit.losses import Level, Losses
-from ms_recover.verbs.audit import audit
+from ms_recover.verbs.audit import audit, losable
 from ms_recover.verbs.session import Session
 from tests.support.audits import delete, without
 from tests.support.examples import examples
@@ -51,7 +51,7 @@ def check(tree: ScatteredTree) -> int:
         if not found.plan.recoverable:
             return 0
         level = Level.of_topology(Topology(("host",), (tree.hosts,), "the test"), 0)
-        book = Losses(list(steps_of_tree(found.tree)), level, level, None)
+        book = Losses(list(steps_of_tree(found.tree)), level, level, None, losable(found.tree))
         places = range(len(level.domains))
         losses = [one for count in range(1, len(places)) for one in combinations(places, count)]
         for number, lost in enumerate(losses):

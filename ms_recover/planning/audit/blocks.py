@@ -78,7 +78,9 @@ class StepHolders:
     missing : frozenset of int
         Ranks without a sound slice, which need one whatever is lost.
     family : tuple of frozenset of int
-        Smallest sets of ranks whose loss is fatal.
+        Smallest sets of ranks whose loss is fatal, as far as holders show it.
+    sure : tuple of frozenset of int
+        The same without those after which a plan may find a way all the same.
     why : mapping of frozenset of int to str
         What is lost with such a set.
     ties : mapping of frozenset of int to str
@@ -93,6 +95,7 @@ class StepHolders:
     parts: Mapping[int, Sequence[Block]]
     missing: Ranks
     family: Family
+    sure: Family
     why: Mapping[Ranks, str]
     ties: Mapping[Ranks, str] = field(default_factory=dict)
 
@@ -112,6 +115,7 @@ def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
         parts={rank: [block for part in parts for block in part_blocks(part, rank)] for rank in ranks},
         missing=NOBODY.union(*(part.missing for part in parts)),
         family=minimal(one for part in parts for one in part.family),
+        sure=minimal(one for part in parts for one in part.sure),
         why=why,
         ties={loss: text for part in parts for loss, text in part.ties.items()},
     )

@@ -59,7 +59,8 @@ def _holders(facts: Facts, blocks: Iterable[Block]) -> StepHolders:
         sizes={},
         parts=parts,
         missing=NOBODY,
-        family=minimal(why),
+        family=(family := minimal(why)),
+        sure=family,
         why=why,
     )
 

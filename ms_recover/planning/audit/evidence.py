@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ms_recover.model.groups import each_once
-from ms_recover.model.inventory import Inventory, RankPath
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.tree.lost_files import owner_of, owners_of
 
 Ranks = frozenset[int]
 Group = tuple[int, ...]
@@ -53,15 +52,16 @@ def find_evidence(facts: Facts) -> Evidence:
             by_stage={},
             kept_stages=frozenset(facts.stages.layouts),
         )
-    owners = _owners(inventory, facts.world.ranks)
+    owners = owners_of(inventory, facts.world.ranks)
     for listing in inventory.group_files:
         if listing.info is None:
             continue
         ranks = listing.info.sorted_ranks
-        if listing.rank is None or owners[listing.path.rpartition("/")[0]] != {listing.rank}:
+        owner = owner_of(listing.path, owners)
+        if listing.rank is None or owner != listing.rank:
             kept_groups.add(ranks)
         else:
-            lists[ranks].add(listing.rank)
+            lists[ranks].add(owner)
     for file in inventory.slices:
         if file.manifest is not None:
             lists[each_once(file.manifest.group)].add(file.rank)
@@ -73,7 +73,7 @@ def find_evidence(facts: Facts) -> Evidence:
         known = facts.stages.digests.get(stage)
         if known and one.digest and one.digest not in known:
             continue
-        if owners.get(one.path.rpartition("/")[0]) == {one.rank}:
+        if owner_of(one.path, owners) == one.rank:
             stage_files[stage].add(one.rank)
         else:
             kept_stages.add(stage)
@@ -83,22 +83,3 @@ def find_evidence(facts: Facts) -> Evidence:
         by_stage={stage: frozenset(ranks) for stage, ranks in stage_files.items()},
         kept_stages=frozenset(kept_stages),
     )
-
-
-def _owners(inventory: Inventory, ranks: int) -> Mapping[str, set[int]]:
-    """Return the ranks whose files lie in each directory, or would where other ranks' lie as theirs do."""
-    owners: dict[str, set[int]] = defaultdict(set)
-    lists = ((file.path, file.rank) for file in inventory.group_files if file.rank is not None)
-    for path, rank in (*((file.path, file.rank) for file in inventory.slices), *lists):
-        owners[path.rpartition("/")[0]].add(rank)
-    places = [file.place for file in inventory.slices]
-    places += [file.place for file in inventory.orphans]
-    places += [file.place for file in inventory.group_files if file.place is not None]
-    for place in {_folder(place, 0): place for place in places}.values():
-        for rank in range(ranks):
-            owners[_folder(place, rank)].add(rank)
-    return owners
-
-
-def _folder(place: RankPath, rank: int) -> str:
-    return place.of(rank).rpartition("/")[0]

@@ -31,9 +31,11 @@ from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.compare_blocks import compare_blocks
 from ms_recover.planning.judging.judge import Parts
-from ms_recover.planning.judging.judgement import Comparison, StepJudgement
-from ms_recover.planning.sourcing.expected_parameters import stated_parameters
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.sourcing.compose import find_composable
+from ms_recover.planning.sourcing.expected_parameters import NotComposableError, stated_parameters
 from ms_recover.planning.sourcing.parameters import Way
 from ms_recover.planning.sourcing.supply import Supply
 from ms_recover.planning.tree.candidates import Candidate
@@ -64,42 +66,37 @@ class _Finding:
     def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
         """Return what was found."""
         by_rank: dict[int, list[Block]] = defaultdict(list)
-        blocks: list[Block] = []
+        claimed: list[tuple[Block, Sequence[int]]] = []
         whole: list[int] = []
         for stage, ranks in self._by_stage().items():
-            if self._why_not_composed(stage):
+            if self._is_whole(stage, ranks[0]):
                 whole += ranks
                 continue
             for block, needing in self._blocks_of_stage(stage, ranks):
-                blocks.append(block)
+                claimed.append((block, needing))
                 for rank in needing:
                     by_rank[rank].append(block)
         sizes = self._sizes()
-        blocks += self._whole_slices(whole, sizes)
-        tied = {**ties, **find_ties(self.facts, self.judgement, self.sound, [*blocks, *self._grouped()])}
-        why = dict(tied)
+        claimed += self._whole_slices(whole, sizes)
+        lost = dict(self._dealt_lists())
         for loss, text in self._fatal(whole, by_rank):
-            why.setdefault(loss, text)
+            lost.setdefault(loss, text)
+        tied = {**ties, **find_ties(self.supply, [(block.holders, ranks) for block, ranks in claimed])}
+        why = {**lost, **tied}
         family = minimal(why)
         return StepHolders(
             step=self.judgement.step,
             ranks=self.facts.world.ranks,
-            blocks=tuple(blocks),
+            blocks=tuple(block for block, _ in claimed),
             groups={rank: group for rank in range(self.facts.world.ranks) if (group := self.copies(rank))},
             sizes=sizes,
             parts=by_rank,
             missing=self.missing,
             family=family,
+            sure=minimal(lost) if tied else family,
             why={loss: why[loss] for loss in family},
             ties=tied,
         )
-
-    def _grouped(self) -> Iterator[Block]:
-        """Yield the whole slices of the groups, which vote on what layouts do not name."""
-        kind = BlockKind(stage=0, names=(), cut="", source="")
-        for group in dict.fromkeys(map(self.facts.groups.of, (*self.missing, *self.kept))):
-            if held := self.copies(group[0]):
-                yield Block(kind=kind, holders=held, bytes=None)
 
     def _by_stage(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = defaultdict(list)
@@ -108,19 +105,13 @@ class _Finding:
                 found[self.facts.stages.of(rank)].append(rank)
         return found
 
-    def _why_not_composed(self, stage: int) -> bool:
-        """Whether slices of a stage can only be copied whole."""
-        stages, index = self.facts.stages, self.index
-        if stages.problem is not None or stage not in stages.layouts or stage not in index.kinds:
+    def _is_whole(self, stage: int, rank: int) -> bool:
+        """Whether slices of a stage, such as that of a rank, can only be copied whole."""
+        try:
+            find_composable(self.supply, rank)
+        except NotComposableError:
             return True
-        if stages.paths[stage] in self.judgement.refuted:
-            return True
-        kinds = [index.slices[kind[0]] for kind in index.kinds[stage]]
-        if any(one.file.encryption is not None for one in kinds):
-            return True
-        if any(parameter.dtype.startswith("MapTensor") for one in kinds for parameter in one.listed):
-            return True
-        return self.supply.names_too_few(stage)
+        return stage not in self.index.kinds
 
     def _sizes(self) -> dict[int, int]:
         sizes = {rank: one.file.size for rank, one in {**self.kept, **self.sound}.items()}
@@ -130,7 +121,8 @@ class _Finding:
             sizes[rank] = sizes[like] if like is not None else usual.get(self.facts.stages.of(rank), 0)
         return sizes
 
-    def _whole_slices(self, ranks: Iterable[int], sizes: Mapping[int, int]) -> Iterator[Block]:
+    def _whole_slices(self, ranks: Iterable[int], sizes: Mapping[int, int]) -> Iterator[tuple[Block, Sequence[int]]]:
+        """Yield whole slices that are copied, each with the ranks of its group."""
         done: set[tuple[int, ...]] = set()
         for rank in ranks:
             group = self.copies(rank) or ((rank,) if rank in self.sound else ())
@@ -138,7 +130,7 @@ class _Finding:
                 done.add(group)
                 source = self.facts.groups.sources.get(rank, "nothing says who else holds it")
                 kind = BlockKind(stage=self.facts.stages.of(rank), names=(), cut="", source=source)
-                yield Block(kind=kind, holders=group, bytes=sizes[rank])
+                yield Block(kind=kind, holders=group, bytes=sizes[rank]), self.facts.groups.of(rank)
 
     def _blocks_of_stage(self, stage: int, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
         """Yield the blocks of a stage, each with the ranks that need it."""
@@ -228,15 +220,18 @@ class _Finding:
             self.doubts.own.add(block)
             yield block, (rank,)
 
+    def _dealt_lists(self) -> Iterator[tuple[Ranks, str]]:
+        """Yield the losses of what remove_redundancy=True dealt to a rank: nothing else may state its list."""
+        dealt = self.judgement.step in self.judgement.structure.deduplicated
+        for rank in range(self.facts.world.ranks) if dealt else ():
+            if rank in self.sound or stated_parameters(self.index, rank) is not None:
+                text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
+                yield frozenset((rank,)), text
+
     def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[Block]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)
-        if self.judgement.step in self.judgement.structure.deduplicated:
-            for rank in range(self.facts.world.ranks):
-                if rank in self.sound or stated_parameters(self.index, rank) is not None:
-                    text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
-                    yield frozenset((rank,)), text
         done: set[tuple[int, int]] = set()
         strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():
@@ -290,52 +285,39 @@ def _cut_text(way: Way) -> str:
     return f"{list(layout.device_matrix)} {layout.tensor_map} {layout.opt_shard_size}"
 
 
-def find_ties(
-    facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts], blocks: Iterable[Block]
-) -> dict[Ranks, str]:
-    """Return the smallest losses after which as many slices differ from a block as hold it, each with the reason.
+def find_ties(supply: Supply, claimed: Iterable[tuple[Sequence[int], Sequence[int]]]) -> dict[Ranks, str]:
+    """Return the smallest losses of holders that leave a vote over their block undecided, each with the reason.
 
-    A manifest of training settles votes, so that nothing is tied where holders alone have one. Losing the slices that
-    differ as well would settle it too; that is not counted on. Where a block has too many such losses to list, those of
-    all but one holder stand for them.
+    The vote is held again among those that are left and the slices that differ, which are not lost; `claimed` has the
+    holders of each block, and the ranks that should hold it. Where there are too many such losses to list, those of all
+    but one holder stand for them.
     """
-    suspects = {
-        one.rank: one
-        for one in facts.counted_at(judgement.step)
-        if one.rank not in sound and one.digests is not None and judgement.slices[one.path].status == "suspect"
-    }
+    facts, sound, judged = supply.facts, supply.sound, supply.judgement.slices
+    counted = facts.counted_at(supply.judgement.step)
+    suspects = {one.rank: one for one in counted if one.rank not in sound and judged[one.path].status == "suspect"}
+    groups = ((supply.copies(rank), facts.groups.of(rank)) for rank in suspects)
     found: dict[Ranks, str] = {}
-    for block in blocks if suspects else ():
-        model = next((sound[rank] for rank in block.holders if rank in sound), None)
-        proven = any(sound[rank].proven for rank in block.holders if rank in sound)
-        against = (one for one in suspects.values() if one.proven or not proven)
-        odd = [one.rank for one in against if model is not None and _differs(facts, block, one, model)]
-        spare = len(block.holders) - len(odd)
-        if not odd or spare < 1:
+    for holders, ranks in (*claimed, *groups) if suspects else ():
+        odd = [suspects[rank] for rank in ranks if rank in suspects and rank not in holders]
+        held = sorted((sound[rank] for rank in holders if rank in sound), key=lambda one: not one.proven)
+        spare = _count_spare(facts, held, odd) if odd else None
+        if spare is None:
             continue
-        text = f"the majority of rank(s) {some_ranks(block.holders)} over rank(s) {some_ranks(odd)}, which differ"
-        if comb(len(block.holders), spare) > _MOST_TIES:
-            spare = len(block.holders) - 1
-        for lost in combinations(block.holders, spare):
+        names = some_ranks([one.rank for one in odd])
+        text = f"the majority of rank(s) {some_ranks(holders)} over rank(s) {names}, which differ"
+        if comb(len(holders), spare) > _MOST_TIES:
+            spare = len(holders) - 1
+        for lost in combinations(holders, spare):
             found.setdefault(frozenset(lost), text)
     return found
 
 
-def _differs(facts: Facts, block: Block, one: SliceFacts, model: SliceFacts) -> bool:
-    """Whether a slice is of the ranks that should hold a block, and holds other contents of it."""
-    names = block.kind.names
-    if not names:
-        return one.rank in facts.groups.of(model.rank)
-    stages = facts.stages
-    if stages.of(one.rank) != stages.of(model.rank):
-        return False
-    for cut in stages.cuts.get(stages.of(model.rank), ()):
-        if (
-            cut.names.issuperset(names)
-            and cut.parts[one.rank % stages.devices] != cut.parts[model.rank % stages.devices]
-        ):
-            return False
-    return any(one.digest_of(name) != model.digest_of(name) for name in names if not facts.tolerance.covers(name))
+def _count_spare(facts: Facts, held: Sequence[SliceFacts], odd: Sequence[SliceFacts]) -> int | None:
+    """Return how many of some slices must be lost, the first ones first, until it is undecided who is right."""
+    for lost in range(1, len(held)):
+        if compare_blocks(facts, [*held[lost:], *odd]).disagreements:
+            return lost
+    return None
 
 
 def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:

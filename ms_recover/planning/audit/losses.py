@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from ms_recover.model.audit import Loss
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.after import Losable
 from ms_recover.planning.audit.blocks import Ranks, StepHolders
 from ms_recover.planning.audit.families import Family, FamilyIndex, Places, TooManyError, fatal_in_all, minimal
 
@@ -47,10 +49,22 @@ class Losses:
     """Answers what losses of domains of one level cost.
 
     `steps` are those that can be recovered as things are, newest first; the first level of the topology moves bytes.
+    Where the tree is one in which a loss may change the worth of slices, the plan after a loss is asked, as far as
+    losses are few; others are judged by the holders of blocks.
     """
 
-    def __init__(self, steps: Sequence[StepHolders], level: Level, finest: Level, bandwidth: float | None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[StepHolders],
+        level: Level,
+        finest: Level,
+        bandwidth: float | None,
+        tree: Losable | None = None,
+    ) -> None:
         self.steps, self.level, self._finest, self._bandwidth = steps, level, finest, bandwidth
+        self._tree = tree
+        self.most_asked = tree.most_lost(len(level.domains)) if tree is not None else 0
+        """Domains that are lost at once, up to which each loss is asked about."""
         self._why: list[dict[Places, Ranks]] = []
         self.families: list[Family] = []
         for held in steps:
@@ -60,36 +74,36 @@ class Losses:
             self._why.append(why)
             self.families.append(minimal(why))
         self._indexes = [FamilyIndex(family) for family in self.families]
-        self._missing_bytes = [sum(held.sizes.get(rank, 0) for rank in held.missing) for held in self.steps]
 
     @cached_property
     def fatal(self) -> Family | None:
         """The smallest losses that leave no step; None when there are too many to list."""
         try:
-            return fatal_in_all(self.families)
+            found = fatal_in_all(self.families)
         except TooManyError:
             return None
+        if not self.most_asked:
+            return found
+        sizes, places = range(1, self.most_asked + 1), range(len(self.level.domains))
+        asked = [frozenset(one) for lost in sizes for one in combinations(places, lost) if self._is_fatal(one)]
+        return minimal([*asked, *(one for one in found if len(one) > self.most_asked)])
+
+    def _is_fatal(self, places: Iterable[int]) -> bool:
+        return self.step_after(frozenset(places)) is None
 
     def loss(self, places: Places, *, sources: bool = True) -> Loss:
         """Return what a loss costs; without `sources` not from where the bytes come, nor how long they take."""
         level = self.level
-        ranks = tuple(sorted(rank for place in places for rank in level.ranks[place]))
+        lost = self._ranks(places)
+        ranks = tuple(sorted(lost))
         domains = tuple(level.domains[place] for place in sorted(places))
-        reason, held = "", None
-        for number, index in enumerate(self._indexes):
-            found = index.find(places)
-            if found is None:
-                held = self.steps[number]
-                break
-            lost = self._why[number][found]
-            reason = reason or f"{self.steps[number].why[lost]}"
+        held, reason = self._judge(places)
         if held is None:
             return Loss(level=level.name, domains=domains, ranks=ranks, step=None, reason=reason)
         if not sources:
-            more = sum(held.sizes.get(rank, 0) for rank in ranks if rank not in held.missing)
-            needed = self._missing_bytes[number] + more
+            needed = sum(held.sizes.get(rank, 0) for rank in lost | held.missing)
             return Loss(level=level.name, domains=domains, ranks=ranks, step=held.step, reason=reason, bytes=needed)
-        moves = Moves(held, self._finest, frozenset(ranks))
+        moves = Moves(held, self._finest, lost)
         return Loss(
             level=level.name,
             domains=domains,
@@ -103,10 +117,25 @@ class Losses:
 
     def step_after(self, places: Places) -> Step | None:
         """Return the step that is recoverable after a loss, None when there is none."""
-        for held, index in zip(self.steps, self._indexes, strict=True):
-            if index.find(places) is None:
-                return held.step
-        return None
+        held, _ = self._judge(places)
+        return held.step if held is not None else None
+
+    def _ranks(self, places: Places) -> Ranks:
+        return frozenset(rank for place in places for rank in self.level.ranks[place])
+
+    def _judge(self, places: Places) -> tuple[StepHolders | None, str]:
+        """Return who holds what at the step that is recoverable after a loss, and why it is no newer one, or none."""
+        held, reason = None, ""
+        for number, index in enumerate(self._indexes):
+            found = index.find(places)
+            if found is None:
+                held = self.steps[number]
+                break
+            reason = reason or self.steps[number].why[self._why[number][found]]
+        if self._tree is None or not 0 < len(places) <= self.most_asked:
+            return held, reason
+        held, why = self._tree.after(self._ranks(places), self.steps)
+        return held, "" if held is not None and held.step >= self.steps[0].step else reason or why
 
 
 class Moves:

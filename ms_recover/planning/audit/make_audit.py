@@ -12,6 +12,7 @@ from ms_recover.model.audit import RANK_LEVEL, Audit, BlockClass, Finding, Level
 from ms_recover.model.audit import Losses as CountedLosses
 from ms_recover.model.options import DEFAULT_AUDIT, AuditOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.after import Losable
 from ms_recover.planning.audit.blocks import Block, StepHolders
 from ms_recover.planning.audit.families import Family, TooManyError, count_fatal, fatal_in_all
 from ms_recover.planning.audit.headline import headline_of
@@ -39,6 +40,7 @@ def make_audit(
     wanted: AuditOptions = DEFAULT_AUDIT,
     findings: Sequence[Finding] = (),
     disputed: bool = False,
+    tree: Losable | None = None,
 ) -> Audit:
     """Return what losses cost.
 
@@ -61,6 +63,8 @@ def make_audit(
         Of the tree, the gravest first.
     disputed : bool
         No step can be recovered because replicas differ, with nothing to settle who is right.
+    tree : Losable or None
+        The tree, to plan it after losses; None before the first checkpoint.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def make_audit(
             f"{places.source} places {places.world_size} ranks, and the job has {ranks}: it is of another launch"
         )
     levels = [Level.of_topology(places, number) for number in range(len(places.levels))]
-    books = [Losses(steps, level, levels[0], wanted.bandwidth) for level in levels]
+    books = [Losses(steps, level, levels[0], wanted.bandwidth, tree) for level in levels]
     audited = tuple(_level(book, wanted) for book in books)
     newest = steps[0] if steps else None
     try:
@@ -130,13 +134,23 @@ def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
 
 def _counted(book: Losses, lost: int) -> CountedLosses:
     count = len(book.level.domains)
+    if lost <= book.most_asked:
+        steps = [book.step_after(frozenset(one)) for one in combinations(range(count), lost)]
+        left = [step for step in steps if step is not None]
+        newest = book.steps[0].step
+        return CountedLosses(
+            count=lost,
+            possible=len(steps),
+            fatal=len(steps) - len(left),
+            newest=sum(step >= newest for step in left),
+        )
     fatal = _count(count, book.fatal, lost) if book.steps else comb(count, lost)
     if fatal is None and comb(count, lost) <= _MOST_TRIED:
         losses = map(frozenset, combinations(range(count), lost))
         fatal = sum(book.step_after(one) is None for one in losses)
-    newest = _count(count, book.families[0], lost) if book.steps else None
+    safe = _count(count, book.families[0], lost) if book.steps else None
     possible = comb(count, lost)
-    kept = possible - newest if newest is not None else None
+    kept = possible - safe if safe is not None else None
     return CountedLosses(count=lost, possible=possible, fatal=fatal, newest=kept)
 
 

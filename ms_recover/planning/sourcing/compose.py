@@ -10,6 +10,7 @@ from ms_recover.file_names import ending_of, marked
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.rank_local import share_nothing
+from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.model.verdicts import ComposeKind, Evidence
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -132,19 +133,10 @@ def _choose(
 ) -> tuple[Choice, ...] | Composition:
     """Choose the source of each parameter; where not all can be had, return why: behind `refusal` if none was tried."""
     index = supply.index
-    unknown = index.stages.why_unknown(rank)
-    if unknown is not None:
-        return Composition(reason=f"{refusal}: {unknown}")
-    refuted = index.judgement.refuted.get(_strategy_file(index, rank))
-    if refuted is not None:
-        return Composition(reason=f"{refusal}: {refuted}", dispute=refuted)
     try:
-        expected = expected_parameters(index, rank, complete=complete)
+        expected = find_composable(supply, rank, complete=complete)
     except NotComposableError as error:
-        return Composition(reason=f"{refusal}: {error}")
-    if supply.names_too_few(index.stages.of(rank), expected):
-        path = _strategy_file(index, rank)
-        return Composition(reason=f"{refusal}: {path} names too few of its parameters to be of the same network")
+        return Composition(reason=f"{refusal}: {error}", dispute=str(error) if error.disputed else None)
     choices = choose_parameters(supply, rank, expected, load)
     odd = supply.settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
     missing = tuple(region for choice in choices for region in choice.settled.missing)
@@ -153,6 +145,28 @@ def _choose(
         found = _incomplete(index, rank, own, choices, missing, unlisted)
         return found if odd is None else replace(found, partial=None)
     return choices if odd is None else Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
+
+
+def find_composable(supply: Supply, rank: int, *, complete: bool = False) -> tuple[Parameter, ...]:
+    """Return the parameters of a rank's slice, as `expected_parameters` does, if it may be composed by its layouts.
+
+    Raises
+    ------
+    NotComposableError
+        When it may not, whoever holds its parameters.
+    """
+    index = supply.index
+    unknown = index.stages.why_unknown(rank)
+    if unknown is not None:
+        raise NotComposableError(unknown)
+    path = _strategy_file(index, rank)
+    refuted = index.judgement.refuted.get(path)
+    if refuted is not None:
+        raise NotComposableError(refuted, disputed=True)
+    expected = expected_parameters(index, rank, complete=complete)
+    if supply.names_too_few(index.stages.of(rank), expected):
+        raise NotComposableError(f"{path} names too few of its parameters to be of the same network")
+    return expected
 
 
 def _strategy_file(index: ParameterIndex, rank: int) -> str:

@@ -24,7 +24,14 @@ _MOST_LISTS = 64
 
 
 class NotComposableError(Exception):
-    """A slice cannot be composed from others; the text says why."""
+    """A slice cannot be composed from others; the text says why.
+
+    It is `disputed` where slices contradict the layouts by which it would be composed.
+    """
+
+    def __init__(self, why: str, *, disputed: bool = False) -> None:
+        super().__init__(why)
+        self.disputed = disputed
 
 
 def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = False) -> tuple[Parameter, ...]:

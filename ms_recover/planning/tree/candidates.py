@@ -136,10 +136,11 @@ def text_of_others(tree: TreeFacts) -> str | None:
 
 def text_of_others_in(facts: Facts) -> str | None:
     """Return the same for one part of a tree."""
-    return facts.experiments.text_of(_other_experiments(facts))
+    return facts.experiments.text_of(experiments_beside(facts))
 
 
-def _other_experiments(facts: Facts) -> Mapping[str, Step]:
+def experiments_beside(facts: Facts) -> Mapping[str, Step]:
+    """Return the experiments that were not taken, each with its newest step."""
     return other_experiments(facts.experiments, facts.lineage, (one.file for one in facts.counted))
 
 
@@ -154,7 +155,7 @@ def refuse_experiments(tree: TreeFacts) -> None:
             continue
         files = [slice_.file for slice_ in facts.counted] if step is None else facts.files_at(step)
         bases = {facts.names.of(file) for file in files}
-        listed = sorted(bases.intersection((*facts.experiments.taken, *_other_experiments(facts))))
+        listed = sorted(bases.intersection((*facts.experiments.taken, *experiments_beside(facts))))
         if len(listed) > 1:
             at = f"step {step}" if step is not None else "slices"
             raise UsageError(

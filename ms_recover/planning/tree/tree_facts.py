@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, gather_facts
 from ms_recover.planning.lineage import RunRecord, find_run_records, texts_of_aside
 from ms_recover.planning.positions import Saved
+from ms_recover.planning.tree.lost_files import inventory_without
 from ms_recover.planning.world_size import WorldSize, check_rank
 
 _MOST_NAMED = 8
@@ -63,6 +64,13 @@ class TreeFacts:
         made = copy(self)
         made.contents, made._known = contents, {}
         return made
+
+    def without(self, ranks: Collection[int]) -> tuple[Inventory, PlanOptions]:
+        """Return the tree after the files of some ranks are gone, with options that state the number of ranks."""
+        options, world = self.options, max(facts.world.ranks for facts in self.every())
+        if not self.inventory.iterations:  # where documents state the number, they are left
+            options = replace(options, world_size=world)
+        return inventory_without(self.inventory, ranks, world), options
 
     def _check(self) -> None:
         inventory, options = self.inventory, self.options
