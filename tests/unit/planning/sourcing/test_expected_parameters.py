@@ -5,8 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.inventory import OrphanManifest
-from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
-from tests.support.inventories import STEP
+from ms_recover.planning.sourcing.expected_parameters import (
+    NotComposableError,
+    expected_parameters,
+    stated_parameters,
+)
+from tests.support.inventories import OLDER, STEP, slice_file
 from tests.unit.planning.judging.test_votes import manifest
 from tests.unit.planning.sourcing.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of
 
@@ -41,3 +45,23 @@ def test_a_parameter_without_a_layout_is_not_dealt_out(short, listed):
     slices = [file_of(rank, less if rank in short else SHAPES) for rank in range(1, 5)]
     index = index_of(slices, layouts, stages=(0,), world=5)
     assert ("local" in [one.name for one in expected_parameters(index, 0)]) == listed
+
+
+@pytest.mark.parametrize(
+    ("changes", "run", "stated"),
+    [
+        ({}, None, True),
+        ({}, "run", True),
+        ({}, "old", False),
+        ({"problem": "cut"}, None, False),
+        ({"prefix": "other"}, None, False),
+    ],
+)
+def test_its_own_sound_slice_of_another_step_of_the_run_states_its_parameters(changes, run, stated):
+    own = replace(file_of(0, SHAPES), step=OLDER, place=slice_file(0, OLDER).place, **changes)
+    if run is not None:
+        own = replace(own, manifest=manifest(own, "abcde", world_size=4, run_id=run, group=(0,)))
+    others = [replace(one, manifest=manifest(one, "abcde", world_size=4)) for one in everyone(0, 1)]
+    index = index_of([own, *(others if run is not None else everyone(0, 1))])
+    found = stated_parameters(index, 0)
+    assert found == (own.parameters if stated else None)
