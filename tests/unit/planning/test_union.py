@@ -206,3 +206,12 @@ def test_of_the_documents_of_other_nodes_those_of_the_planned_iteration_are_writ
     assert {write.sources for write in cut.documents} == {("the document at there:1",)}
     none = cut_down(replace(plan, step=Step.iteration(300)), union, None, ["there:1"], {})
     assert none.documents == ()
+
+
+@pytest.mark.parametrize(("evidence", "stated"), [("manifest", "manifest"), (None, "structure")])
+def test_a_slice_that_is_brought_keeps_the_evidence_for_it(evidence, stated):
+    union = unite(node(slice_file(0)), [node(slice_file(1), slice_file(2), slice_file(3), name="there:1")])
+    plan = make_plan(union.inventory, PlanOptions(world_size=4))
+    verdicts = tuple(replace(one, evidence=evidence) for one in plan.ranks)
+    cut = cut_down(replace(plan, ranks=verdicts), union, [1], ["there:1"], {})
+    assert [(action.rank, action.evidence) for action in cut.actions] == [(1, stated)]

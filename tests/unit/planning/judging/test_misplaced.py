@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.misplaced import ContentIndex
@@ -123,3 +124,23 @@ def test_a_copy_is_no_witness_for_its_source():
     from_elsewhere = backed(slices[1], "same")
     assert why([slices[0], from_elsewhere, *slices[2:]], values, 0) is not None
     assert why([slices[0], backed(slices[1], "same", origin=copied), *slices[2:]], values, 0) is None
+
+
+def test_of_several_with_these_bytes_the_one_with_a_manifest_is_the_evidence():
+    values = right() | {(rank, OLDER): "x" for rank in (0, 2)} | {(0, STEP): "x"}
+    older = [backed(file, "x") if file.rank == 2 else file for file in plain(OLDER)]
+    older = [
+        replace(file, manifest=replace(file.manifest, digests=digests("x"))) if file.rank == 2 else file
+        for file in older
+    ]
+    assert "ckpt_dir2/test-1_8.ckpt" in why([*older, *plain()], values, 0, confirmed=True)
+    assert why([*plain(OLDER), *plain()], values, 0, confirmed=True) is None
+
+
+def test_a_copy_of_the_slice_itself_hides_no_other_holder_of_its_bytes():
+    values = right() | {(0, STEP): f"1{STEP}"}
+    copied = Provenance(kind="copied", evidence="structure", sources=(ProvenanceSource(0, "ckpt_dir0/test-2_8.ckpt"),))
+    slices = plain()
+    made = backed(slices[1], "x").manifest
+    slices[1] = replace(slices[1], manifest=replace(made, digests=digests(values[1, STEP]), provenance=copied))
+    assert "ckpt_dir3" in why(slices, values, 0)

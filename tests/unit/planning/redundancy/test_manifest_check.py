@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.slices import Parameter
@@ -83,3 +85,28 @@ def test_only_a_later_list_may_name_more_ranks_than_the_manifest():
     assert check_manifest(file, 4, (0, 2), later=True) is None
     assert "says ranks [0] hold the same slice" in check_manifest(file, 4, (0, 2))
     assert "says ranks [0] hold" in check_manifest(sealed(0, "a", kind="saved"), 4, (0, 2), later=True)
+
+
+@pytest.mark.parametrize(
+    ("group", "evidence", "how", "refused"),
+    [
+        ((0, 3), "structure", {}, True),
+        ((0, 3), "structure", {"claimed": True}, True),
+        ((0, 3), "operator", {"claimed": True}, False),
+        ((0, 3), "operator", {}, True),
+        ((0, 3), "structure", {"later": True}, True),
+        ((0,), "structure", {}, True),
+        ((0,), "structure", {"claimed": True}, False),
+        ((0,), "structure", {"later": True}, False),
+        ((0, 2), "structure", {}, False),
+        ((2, 0), "structure", {}, False),
+    ],
+)
+def test_a_manifest_speaks_against_a_group_unless_a_later_list_or_the_operator_s_word_goes_before(
+    group, evidence, how, refused
+):
+    file = sealed(0, "a", group=group)
+    file = replace(file, manifest=replace(file.manifest, provenance=Provenance(kind="sealed", evidence=evidence)))
+    found = check_manifest(file, 4, (0, 2), **how)
+    assert (found is not None and "hold the same slice, the rank lists say [0, 2]" in found) == refused
+    assert check_manifest(file, 4, None, **how) is None

@@ -5,8 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.inventory import OrphanManifest
-from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters, lost_lists
-from tests.support.inventories import STEP
+from ms_recover.planning.sourcing.expected_parameters import (
+    NotComposableError,
+    expected_parameters,
+    lost_lists,
+    stated_parameters,
+)
+from tests.support.inventories import OLDER, STEP, slice_file
 from tests.unit.planning.judging.test_votes import manifest
 from tests.unit.planning.sourcing.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of
 
@@ -90,3 +95,23 @@ def test_where_parameters_were_dealt_out_each_lost_list_counts():
     lost = lost_lists(index)
     assert {rank: [one.name for one in listed] for rank, listed in lost.listed.items()} == {1: ["global_step"]}
     assert dict(lost.unknown) == {0: 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "run", "stated"),
+    [
+        ({}, None, True),
+        ({}, "run", True),
+        ({}, "old", False),
+        ({"problem": "cut"}, None, False),
+        ({"prefix": "other"}, None, False),
+    ],
+)
+def test_its_own_sound_slice_of_another_step_of_the_run_states_its_parameters(changes, run, stated):
+    own = replace(file_of(0, SHAPES), step=OLDER, place=slice_file(0, OLDER).place, **changes)
+    if run is not None:
+        own = replace(own, manifest=manifest(own, "abcde", world_size=4, run_id=run, group=(0,)))
+    others = [replace(one, manifest=manifest(one, "abcde", world_size=4)) for one in everyone(0, 1)]
+    index = index_of([own, *(others if run is not None else everyone(0, 1))])
+    found = stated_parameters(index, 0)
+    assert found == (own.parameters if stated else None)

@@ -282,3 +282,6 @@ def test_majorities_are_distrusted_where_half_of_the_holders_lose_one():
     assert outvoted(values, backed=[(2, STEP)]) is None
     assert outvoted(values, gone={0: "accc"}) is None
     assert outvoted({**right(0, 1, 3, 5, 7), 4: "xccc"}) is None
+    half = {**right(0, 7), 1: "bxcc", 3: "bycc", 4: "xccc"}
+    assert "each of [1, 3, 4] differs somewhere" in outvoted(half)
+    assert outvoted({**half, 3: "bccc"}) is None
