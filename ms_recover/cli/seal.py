@@ -118,11 +118,11 @@ def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, in
     from ms_recover.reporting.sealing_text import sealed_line
     from ms_recover.supervision.watch import Watch
 
-    def tell(found: SealedStep) -> None:
+    def tell(sealed: SealedStep) -> None:
         if as_json:
-            print_line(sealed_step_to_json(found))
+            print_line(sealed_step_to_json(sealed))
         else:
-            print_text(sealed_line(found, time.strftime("%Y-%m-%d %H:%M:%S")))
+            print_text(sealed_line(sealed, time.strftime("%Y-%m-%d %H:%M:%S")))
 
     Watch(
         root=root,
