@@ -78,19 +78,10 @@ def command(  # noqa: PLR0913 (an option each)
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.outcome_text import outcome_text
-    from ms_recover.reporting.plan_text import plan_text
-
-    def show(made: Plan, *, refused: bool = False) -> None:
-        if as_json:
-            from ms_recover.formats.plan_json import plan_to_json
-
-            print_json(plan_to_json(made))
-        else:
-            print_text(plan_text(made, text_width(), refused=refused))
 
     def carry_out(made: Plan, run: Callable[..., Outcome], threads: int | None) -> int:
         if dry_run or not (made.recoverable or (partial and made.partials)):
-            show(made)
+            _show(made, as_json=as_json)
             return plan_code(made)
         actions = made.actions if made.recoverable else made.partials
         with progress_bar("writing", sum(action.bytes for action in actions), as_json or not actions) as progress:
@@ -119,8 +110,9 @@ def command(  # noqa: PLR0913 (an option each)
                 return carry_out(made, partial_call(tree.apply, made), None)
         check_local(ctx)
         if made is None and peers.servers:
-            with planned_with_peers(root, scan, plan, peers, as_json=as_json) as (nodes, planned):
-                return carry_out(planned.plan, partial_call(nodes.apply, planned), 4 * cores())
+            with planned_with_peers(root, scan, plan, peers, as_json=as_json) as planned:
+                run = partial_call(api.apply, planned.plan, sources=planned.sources)
+                return carry_out(planned.plan, run, 4 * cores())
         if made is None:
             check_alone(ctx)
             begun = monotonic()
@@ -130,12 +122,24 @@ def command(  # noqa: PLR0913 (an option each)
 
                 note_phase(made.root, "plan", monotonic() - begun)
     except OlderStepError as error:
-        show(error.plan, refused=True)
+        _show(error.plan, refused=True, as_json=as_json)
         return error.exit_code
     if made.recoverable:
         api.check(made)
         made = _seen_now(made) if dry_run else made
     return carry_out(made, partial_call(api.apply, made, scratch=scratch), 4 * cores())
+
+
+def _show(made: Plan, *, refused: bool = False, as_json: bool) -> None:
+    """Print a plan that is not carried out."""
+    if as_json:
+        from ms_recover.formats.plan_json import plan_to_json
+
+        print_json(plan_to_json(made))
+    else:
+        from ms_recover.reporting.plan_text import plan_text
+
+        print_text(plan_text(made, text_width(), refused=refused))
 
 
 def _check_kind(path: str) -> None:

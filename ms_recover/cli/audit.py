@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.engine import check_local, is_spread, reader_of, scanned_tree
 from ms_recover.cli.options import json_option, takes_homes, takes_plan, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.topology import find_topology, topology_of_tree, topology_options, write_placement
-from ms_recover.cli.tree import cores, scan_tree
+from ms_recover.cli.tree import cores
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
     from ms_recover.cli.topology import TopologyOptions
-    from ms_recover.engine.spread_tree import SpreadTree
     from ms_recover.model.audit import Audit
-    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import AuditOptions, PlanOptions, ScanOptions
-    from ms_recover.model.topology import Topology
 
 NOT_SURVIVED = 6
 """Exit code where a loss that must be survived is fatal."""
@@ -110,14 +106,15 @@ def command(  # noqa: PLR0913 (an option each)
         raise click.UsageError(str(error), ctx) from None
     if root is None:
         made = _before(ctx, plan, scan, topology, wanted)
-    elif is_spread(root, engine):
-        with spread_tree(root, engine) as tree:
-            inventory = scan_spread(tree, scan, as_json=as_json)
-            places = topology_of_tree(inventory, topology, plan, tree.topology)
-            made = _audit(inventory, plan, places, wanted, tree, as_json=as_json)
     else:
-        inventory = scan_tree(root, scan, run=plan.run, as_json=as_json)
-        made = _audit(inventory, plan, topology_of_tree(inventory, topology, plan), wanted, as_json=as_json)
+        from ms_recover import api
+        from ms_recover.cli.progress import progress_bar
+
+        with scanned_tree(root, engine, scan, run=plan.run, as_json=as_json) as (inventory, tree):
+            places = topology_of_tree(inventory, topology, plan, None if tree is None else tree.topology)
+            with progress_bar("reading", None, as_json) as progress:
+                read = reader_of(tree, progress)
+                made = api.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress, read=read)
     gate, passed = named(made, gate), passes(made, gate)
     if as_json:
         from ms_recover.formats.audit_json import audit_to_json
@@ -135,25 +132,6 @@ def command(  # noqa: PLR0913 (an option each)
             "the hosts with --hostfile, --rank-table or --ranks-per-host, or take --survive rank"
         )
     return _code(made, passed)
-
-
-def _audit(
-    inventory: Inventory,
-    plan: PlanOptions,
-    places: Topology | None,
-    wanted: AuditOptions,
-    tree: SpreadTree | None = None,
-    *,
-    as_json: bool,
-) -> Audit:
-    """Audit what was scanned, in this process or by the workers of an engine."""
-    from ms_recover import api
-    from ms_recover.cli.progress import progress_bar
-
-    with progress_bar("reading", None, as_json) as progress:
-        if tree is None:
-            return api.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
-        return api.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
 
 
 def _before(

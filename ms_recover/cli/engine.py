@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from ms_recover.cli.fields import typed_options
+from ms_recover.cli.tree import scan_tree
 from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
     from ms_recover.engine.engine import Engine
     from ms_recover.engine.spread_tree import SpreadTree
+    from ms_recover.model.contents import Reader
     from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import ScanOptions
+    from ms_recover.model.progress import Progress
 
 
 def is_spread(root: str, options: EngineOptions) -> bool:
@@ -72,3 +76,24 @@ def scan_spread(tree: SpreadTree, options: ScanOptions, *, as_json: bool) -> Inv
 
     with progress_bar("checking CRCs", None, as_json) as progress:
         return tree.scan(options, progress=progress)
+
+
+@contextmanager
+def scanned_tree(
+    root: str, engine: EngineOptions, scan: ScanOptions, *, run: str | None = None, as_json: bool
+) -> Iterator[tuple[Inventory, SpreadTree | None]]:
+    """Scan a tree, of a backup of several runs one `run`; yield it with the tree that workers see, if they do the work.
+
+    Raises click.UsageError when an option is given that has a meaning only with ``--engine``, and there is none.
+    """
+    if is_spread(root, engine):
+        with spread_tree(root, engine) as tree:
+            yield scan_spread(tree, scan, as_json=as_json), tree
+    else:
+        check_local(click.get_current_context())
+        yield scan_tree(root, scan, run=run, as_json=as_json), None
+
+
+def reader_of(tree: SpreadTree | None, progress: Progress, *, from_device: bool = False) -> Reader | None:
+    """Return what reads slices where workers do it; None where this process does."""
+    return None if tree is None else partial(tree.read, progress=progress, from_device=from_device)

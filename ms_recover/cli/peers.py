@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.stores.http_access import Access
-    from ms_recover.verbs.several_trees import JointPlan, SeveralTrees
+    from ms_recover.verbs.several_trees import JointPlan
 
 
 def check_alone(ctx: click.Context) -> None:
@@ -55,7 +55,7 @@ def planned_with_peers(
     *,
     explain: int | None = None,
     as_json: bool = False,
-) -> Iterator[tuple[SeveralTrees, JointPlan]]:
+) -> Iterator[JointPlan]:
     """Scan, get the inventories of the sources, and plan over all; the connections stay open inside."""
     from ms_recover.cli.progress import progress_bar
     from ms_recover.stores.credentials import try_handshake
@@ -75,4 +75,4 @@ def planned_with_peers(
         with progress_bar("reading", None, as_json) as progress:
             planned = trees.plan(local, plan, explain=explain, jobs=cores(), progress=progress)
         log_plan(planned.plan)
-        yield trees, planned
+        yield planned

@@ -102,7 +102,7 @@ def command(  # noqa: PLR0913 (an option each)
             log_plan(made)
         elif peers.servers:
             check_local(ctx)
-            with planned_with_peers(root, scan, plan, peers, explain=explain, as_json=as_json) as (_, planned):
+            with planned_with_peers(root, scan, plan, peers, explain=explain, as_json=as_json) as planned:
                 made, explanation = planned.plan, planned.explanation
         else:
             check_local(ctx)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.engine import check_local, is_spread, reader_of, scanned_tree
 from ms_recover.cli.options import json_option, parse_ranks, takes_engine, takes_plan, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
-from ms_recover.cli.tree import cores, scan_tree, verification_code
+from ms_recover.cli.tree import cores, verification_code
 from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,33 +80,29 @@ def command(  # noqa: PLR0913 (an option each)
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    spread, foreseen = is_spread(root, engine), None
+    foreseen = None
     if dry_run:
         from ms_recover.execution.seal import ForeseenSeals
 
-        foreseen = ForeseenSeals(root, here=not spread)
-    if spread:
-        with spread_tree(root, engine) as tree:
-            inventory = scan_spread(tree, scan, as_json=as_json)
-            with progress_bar("reading", None, as_json) as progress:
-                sealed, found = tree.seal(inventory, plan, progress=progress, write=foreseen)
-    else:
-        check_local(ctx)
-        inventory = scan_tree(root, scan, as_json=as_json)
-        with progress_bar("reading", None, as_json) as progress:
-            sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress, write=foreseen)
+        foreseen = ForeseenSeals(root, here=not is_spread(root, engine))
+    with (
+        scanned_tree(root, engine, scan, as_json=as_json) as (inventory, tree),
+        progress_bar("reading", None, as_json) as progress,
+    ):
+        read, write = reader_of(tree, progress), foreseen or (None if tree is None else tree.write_manifests)
+        sealed, checked = api.seal(inventory, plan, jobs=cores(), progress=progress, read=read, write=write)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 
-        print_json({"sealed": list(sealed), "dry_run": dry_run, **verification_to_json(found)})
+        print_json({"sealed": list(sealed), "dry_run": dry_run, **verification_to_json(checked)})
     else:
         done = f"{len(sealed)} manifests written"
         if foreseen is not None:
             from ms_recover.reporting.tables import size_text
 
             done = f"{len(sealed)} manifests would be written, {size_text(foreseen.bytes)}"
-        print_text(f"{done}\n{verification_text(found, text_width())}")
-    return verification_code(found)
+        print_text(f"{done}\n{verification_text(checked, text_width())}")
+    return verification_code(checked)
 
 
 def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, interval: float, *, as_json: bool) -> int:
@@ -122,11 +118,11 @@ def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, in
     from ms_recover.reporting.sealing_text import sealed_line
     from ms_recover.supervision.watch import Watch
 
-    def tell(found: SealedStep) -> None:
+    def tell(sealed: SealedStep) -> None:
         if as_json:
-            print_line(sealed_step_to_json(found))
+            print_line(sealed_step_to_json(sealed))
         else:
-            print_text(sealed_line(found, time.strftime("%Y-%m-%d %H:%M:%S")))
+            print_text(sealed_line(sealed, time.strftime("%Y-%m-%d %H:%M:%S")))
 
     Watch(
         root=root,

@@ -52,8 +52,8 @@ def log_plan(made: Plan) -> None:
         return
     log.info("%d ranks, by %s", made.world_size, made.world_size_from)
     log.info("the plan is for step %s, run %s; %d actions", made.step, made.run_id, len(made.actions))
-    for one in made.rejected_steps:
-        log.info("step %s is not taken: %s", one.step, one.reason)
+    for passed in made.rejected_steps:
+        log.info("step %s is not taken: %s", passed.step, passed.reason)
     for obstacle in made.obstacles:
         log.warning("%s cannot be written: %s", obstacle.path, obstacle.reason)
     for rank in made.ranks:
@@ -81,11 +81,11 @@ def plan_code(plan: Plan, *, detailed: bool = False) -> int:
     return VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code
 
 
-def verification_code(found: Verification) -> int:
+def verification_code(checked: Verification) -> int:
     """Return the exit code of a verification: what cannot be opened is no damage."""
-    if not found.wrong:
-        return 0 if found.ok else VerificationError.exit_code
-    unreadable = all(check.status == "unreadable" for check in found.wrong)
+    if not checked.wrong:
+        return 0 if checked.ok else VerificationError.exit_code
+    unreadable = all(check.status == "unreadable" for check in checked.wrong)
     return StorageError.exit_code if unreadable else VerificationError.exit_code
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.engine import reader_of, scanned_tree
 from ms_recover.cli.options import json_option, takes_engine, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, scan_tree, verification_code
+from ms_recover.cli.tree import cores, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @takes_engine
 @takes_scan
 @json_option
-@click.pass_context
-def command(  # noqa: PLR0913 (an option each)
-    ctx: click.Context,
+def command(
     *,
     root: str,
     deep: bool,
@@ -43,20 +41,16 @@ def command(  # noqa: PLR0913 (an option each)
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    if is_spread(root, engine):
-        with spread_tree(root, engine) as tree:
-            inventory = scan_spread(tree, scan, as_json=as_json)
-            with progress_bar("reading", None, as_json) as progress:
-                found = tree.verify(inventory, plan, deep=deep, progress=progress)
-    else:
-        check_local(ctx)
-        inventory = scan_tree(root, scan, as_json=as_json)
-        with progress_bar("reading", None, as_json) as progress:
-            found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
+    with (
+        scanned_tree(root, engine, scan, as_json=as_json) as (inventory, tree),
+        progress_bar("reading", None, as_json) as progress,
+    ):
+        read = reader_of(tree, progress, from_device=deep)
+        checked = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress, read=read)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 
-        print_json(verification_to_json(found))
+        print_json(verification_to_json(checked))
     else:
-        print_text(verification_text(found, text_width(), progress.done, progress.seconds))
-    return verification_code(found)
+        print_text(verification_text(checked, text_width(), progress.done, progress.seconds))
+    return verification_code(checked)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ms_recover import api
 from ms_recover.engine import tasks
 from ms_recover.engine.doubles import Copy, contradiction, find_copies
 from ms_recover.engine.engine import Engine, gather, settle
@@ -35,12 +34,10 @@ from ms_recover.model.plan import Action, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
 from ms_recover.model.verdicts import Evidence
-from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
 from ms_recover.planning.union import unite
 from ms_recover.verbs.session import Session
-from ms_recover.verbs.verify import Sealer
 
 _log = logging.getLogger(__name__)
 _MOST_SLICES = 16
@@ -177,29 +174,6 @@ class SpreadTree:
         hosts = tuple(scanned.nodes[homes[rank]].label for rank in range(ranks))
         return Topology(("host",), (hosts,), f"the nodes of {self.url}")
 
-    def verify(
-        self,
-        inventory: Inventory,
-        options: PlanOptions = DEFAULT_PLAN,
-        *,
-        deep: bool = False,
-        progress: Progress | None = None,
-    ) -> Verification:
-        """Judge here what the nodes read; as `ms_recover.api.verify`."""
-        return api.verify(inventory, options, read=partial(self.read, progress=progress, from_device=deep))
-
-    def seal(
-        self,
-        inventory: Inventory,
-        options: PlanOptions = DEFAULT_PLAN,
-        *,
-        progress: Progress | None = None,
-        write: Sealer | None = None,
-    ) -> tuple[tuple[str, ...], Verification]:
-        """Let the nodes write the manifests of slices that are judged here; as `ms_recover.api.seal`."""
-        write = write or self._write_manifests
-        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=write)
-
     def check(self, plan: Plan) -> None:
         """Check that a plan can be carried out: recoverable, and its sources as the scan saw them.
 
@@ -331,13 +305,20 @@ class SpreadTree:
         ]
         return replace(plan, obstacles=tuple(named))
 
-    def _write_manifests(
+    def write_manifests(
         self,
         slices: Sequence[tuple[SliceFile, Evidence]],
         groups: Mapping[int, tuple[int, ...]],
         world_size: int,
         digests: Mapping[str, Digests],
     ) -> list[str]:
+        """Let each node write the manifests of its slices; return the paths of those that were sealed.
+
+        Raises
+        ------
+        MsRecoverError
+            When a manifest cannot be written, or a node is lost.
+        """
         scanned = self._known()
         by_node: dict[int, list[tuple[SliceFile, Evidence]]] = {}
         for file, evidence in slices:

@@ -82,8 +82,8 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     if digest is not None:
         context.progress(action.bytes)
         sources = ", ".join(source.path for source in action.sources)
-        found = Written(status="already there", digest=digest, kept=context.kept_before(action))
-        return result_of(action, None, sources, found)
+        written = Written(status="already there", digest=digest, kept=context.kept_before(action))
+        return result_of(action, None, sources, written)
     return _compose(action, context)
 
 

@@ -63,8 +63,8 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None and action.replica.digest in (None, digest):
         context.progress(action.bytes)
-        found = Written(status="already there", digest=digest, kept=context.kept_before(action))
-        return result_of(action, action.replica.rank, action.replica.path, found)
+        written = Written(status="already there", digest=digest, kept=context.kept_before(action))
+        return result_of(action, action.replica.rank, action.replica.path, written)
     dropped: list[str] = []
     last: MsRecoverError | None = None
     for replica in action.replicas:

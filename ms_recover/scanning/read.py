@@ -144,8 +144,8 @@ def state_problems(store: Store, files: Sequence[SliceFile], *, jobs: int = 1) -
         As for `read_store`.
     """
     stated = [file for file in files if _state_digest(file) is not None]
-    found = in_threads(jobs, lambda file: _state_problem(store, file, never), stated)
-    return {file.path: wrong for file, wrong in zip(stated, found, strict=True) if wrong is not None}
+    problems = in_threads(jobs, lambda file: _state_problem(store, file, never), stated)
+    return {file.path: wrong for file, wrong in zip(stated, problems, strict=True) if wrong is not None}
 
 
 def _state_digest(file: SliceFile) -> str | None:
@@ -160,13 +160,13 @@ def _state_problem(store: Store, file: SliceFile, stop: Stop) -> str | None:
         return None
     try:
         with store.open(file.path + STATE_SUFFIX) as opened:
-            found = opened.digest(stop)
+            digest = opened.digest(stop)
     except MissingInputError:
         return "missing"
     except (OSError, MsRecoverError) as error:
         _check_reached(store, error)
         return f"cannot be read: {_cause(error)}"
-    return None if found == expected else "has other contents than those that the slice's manifest names"
+    return None if digest == expected else "has other contents than those that the slice's manifest names"
 
 
 def _check_reached(store: Store, error: Exception) -> None:

@@ -1,12 +1,11 @@
 """The verb measure: figures about a tree for a monitoring system.
 
 >>> from ms_recover import api
->>> api.measure("/checkpoints").recoverable_step      # doctest: +SKIP
+>>> api.measure(api.scan("/checkpoints")).recoverable_step      # doctest: +SKIP
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING
 from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMetrics
-from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_PLAN, AuditOptions, PlanOptions
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import judge_step_of
 from ms_recover.planning.tree.candidates import text_of_others
-from ms_recover.scanning.scan import scan
 from ms_recover.verbs.audit import audit, audit_planned
 from ms_recover.verbs.session import Session
 
@@ -32,11 +30,7 @@ HOST = "host"
 
 
 def measure(
-    tree: Inventory | str | os.PathLike[str],
-    options: PlanOptions = DEFAULT_PLAN,
-    *,
-    layout: ScanOptions = DEFAULT_SCAN,
-    topology: Topology | None = None,
+    inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, topology: Topology | None = None
 ) -> TreeMetrics:
     """Return the figures of a tree: what is there, what is recoverable, what a loss would cost, how recoveries went.
 
@@ -44,21 +38,18 @@ def measure(
 
     Parameters
     ----------
-    tree : Inventory, str or path
-        The result of `ms_recover.scan`, or the root of a tree or its URL.
+    inventory : Inventory
+        The result of `ms_recover.scan`, without CRCs where nothing may be read whole.
     options : PlanOptions
         The operator's choices; `step` does not count.
-    layout : ScanOptions
-        How a tree that is named by its root is laid out.
     topology : Topology, optional
         Where ranks live; without it the number of hosts that may be lost is not known.
 
     Raises
     ------
-    MissingInputError, UsageError, ContradictionError, StorageError
-        As `ms_recover.api.scan` and `ms_recover.api.plan` do.
+    MissingInputError, UsageError, ContradictionError
+        As `ms_recover.api.plan` does.
     """
-    inventory = tree if isinstance(tree, Inventory) else scan(tree, replace(layout, crc=False))
     options = replace(options, step=None, quick=True, require_newest=False)
     planned = Session(inventory, options).planned
     plan = planned.plan

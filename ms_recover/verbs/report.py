@@ -17,9 +17,9 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
+from ms_recover.planning.history.make_history import make_tree_history
 from ms_recover.planning.planner import judge_every_step, number_groups
 from ms_recover.verbs.audit import audit_planned
-from ms_recover.verbs.history import history
 from ms_recover.verbs.recover import with_obstacles
 from ms_recover.verbs.session import Session
 
@@ -38,7 +38,7 @@ def describe(
     progress: Callable[[int], None] | None = None,
     read: Reader | None = None,
 ) -> Report:
-    """Plan, judge every rank at every step, and add the audit and the history; slices are read once.
+    """Plan, judge every rank at every step, and add the audit and the history; all of one reading.
 
     Arguments are those of `ms_recover.api.plan`; `require_newest` is left to the reader. Where there can be no audit or
     no history, the report says why.
@@ -71,7 +71,7 @@ def describe(
         groups=number_groups(planned),
         topology=topology,
         audit=_unless_impossible(lambda: audit_planned(planned, topology if whole else None), "audit", missing),
-        history=_unless_impossible(lambda: history(inventory, options), "history", missing),
+        history=_unless_impossible(lambda: make_tree_history(planned.tree.facts), "history", missing),
         missing=tuple(missing),
     )
 

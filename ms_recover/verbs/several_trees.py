@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ms_recover.errors import AnswerError, FormatError, MsRecoverError, SlowSourceError, UsageError
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
-from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
-from ms_recover.planning.union import Union, cut_down, unite
+from ms_recover.planning.union import cut_down, unite
 from ms_recover.scanning.read import Reading, read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
-from ms_recover.verbs.recover import apply, with_obstacles
+from ms_recover.verbs.recover import with_obstacles
 from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
@@ -36,11 +34,13 @@ def _text_of_left_out(error: MsRecoverError) -> str:
 
 @dataclass(frozen=True)
 class JointPlan:
-    """The plan of this node, with its actions alone; the explanation of one rank where it was asked for."""
+    """The plan of this node, with its actions alone, which `ms_recover.api.apply` carries out."""
 
     plan: Plan
     explanation: Explanation | None
-    union: Union
+    """Of one rank, where it was asked for."""
+    sources: Mapping[str, Store]
+    """The stores of the slices and strategy files that lie elsewhere, by path."""
 
 
 class SeveralTrees:
@@ -164,7 +164,8 @@ class SeveralTrees:
             )
         if options.require_newest:
             refuse_older_step(made, explanation)
-        return JointPlan(made, explanation, union)
+        away = {path: self.stores[number] for path, number in {**union.lenders, **union.holders}.items()}
+        return JointPlan(made, explanation, away)
 
     def _read(self, store: Store, files: Sequence[SliceFile], reading: Reading) -> Contents:
         """Read slices of a source; beside others, one that is too slow gives none of them."""
@@ -186,9 +187,3 @@ class SeveralTrees:
         if options.ranks is not None or not self.left_out or iterations:
             return options.ranks
         return frozenset(local.ranks)
-
-    def apply(self, planned: JointPlan, **options: Any) -> Outcome:
-        """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
-        holders = {**planned.union.lenders, **planned.union.holders}
-        away = {path: self.stores[number] for path, number in holders.items()}
-        return apply(planned.plan, sources=away, **options)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from ms_recover import api
 from ms_recover.engine import open_engine, tasks
 from ms_recover.engine.engine import gather
 from ms_recover.engine.spread_tree import SpreadTree
@@ -299,7 +300,7 @@ def test_a_node_that_does_not_come_back_is_an_error_in_time(whole, cluster):
         begun = time.monotonic()
         try:
             with pytest.raises(StorageError, match="n2: its workers are gone"):
-                tree.verify(inventory)
+                api.verify(inventory, read=tree.read)
             assert time.monotonic() - begun < 20
         finally:
             cluster.start("n2")

@@ -145,13 +145,13 @@ def test_an_inventory_that_lies_writes_nowhere_else_and_a_plan_over_it_keeps_its
         code = plan_code(planned.plan)
         event(f"planned: {code}")
         if planned.plan.recoverable and code == 0:
-            outcome = trees.apply(planned)
+            outcome = api.apply(planned.plan, sources=planned.sources)
             faults = [*(one.error for one in outcome.results if one.error), *outcome.errors]
             # a node may still lie about files that it has not, or that are others
             assert outcome.exit_code == 0 or all(str(there) in str(fault) for fault in faults), faults
         elif planned.plan.recoverable:
             with suppress(MsRecoverError):
-                assert trees.apply(planned).exit_code != 0
+                assert api.apply(planned.plan, sources=planned.sources).exit_code != 0
         assert outside(Path(folder), root) == before
         if not changes:
             assert code == 0

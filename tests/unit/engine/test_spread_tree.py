@@ -88,7 +88,7 @@ def test_verdicts_are_those_of_one_tree(tree, whole, disks):
         shutil.rmtree(whole / lost)
     ours, theirs = plans(tree, whole)
     assert ours == theirs
-    found = same(verification_to_json(tree.verify(tree.scan())), tree.url)
+    found = same(verification_to_json(api.verify(tree.scan(), read=tree.read)), tree.url)
     assert found == same(verification_to_json(api.verify(api.scan(whole))), str(whole))
 
 
@@ -179,21 +179,21 @@ def test_iterations_of_mindformers_come_back_with_their_documents(tmp_path):
             if path.parts[0] == folder and path.suffix in (".safetensors", ".json") and "manifest" not in path.name:
                 number = int(path.name.split("-")[-2]) // 2 if path.suffix == ".safetensors" else 1
                 assert (tmp_path / names[number] / "ckpt" / path).read_bytes() == data, path
-        assert tree.verify(tree.scan(), PlanOptions(step=step)).ok
+        assert api.verify(tree.scan(), PlanOptions(step=step), read=tree.read).ok
 
 
 def test_two_nodes_with_one_slice_must_agree(tree, disks, tmp_path):
     shutil.copytree(disks["n1"] / "ckpt_dir0", disks["n4"] / "ckpt_dir0")
-    assert tree.verify(tree.scan()).ok
+    assert api.verify(tree.scan(), read=tree.read).ok
     other = disks["n4"] / "ckpt_dir0" / NAME
     data = bytearray(other.read_bytes())
     data[-20] ^= 1
     other.chmod(0o600)
     other.write_bytes(data)
     inventory = tree.scan()
-    for verb in (tree.verify, tree.seal, tree.plan):
+    for verb in (api.verify, api.seal, api.plan):
         with pytest.raises(ContradictionError, match=f"ckpt_dir0/{NAME} lies on n1 and on n4 with different contents"):
-            verb(inventory)
+            verb(inventory, read=tree.read)
     shutil.rmtree(disks["n4"] / "ckpt_dir0")
     another = make_tree(tmp_path / "another", steps=[Step(1, 8)], parameters={"w": 99})
     shutil.copytree(another / "ckpt_dir0", disks["n4"] / "ckpt_dir0")
@@ -234,7 +234,7 @@ def test_a_tree_without_slices_is_missing(tmp_path):
 def test_a_path_of_this_host_is_a_tree_of_the_local_engine(whole):
     with open_engine("local") as engine:
         tree = SpreadTree(engine, str(whole))
-        assert tree.verify(tree.scan()).ok
+        assert api.verify(tree.scan(), read=tree.read).ok
         assert tree.url == str(whole)
 
 

@@ -314,7 +314,8 @@ def restore(root, source, **options):
     root.mkdir(exist_ok=True)
     local = api.scan(root, ScanOptions(may_be_empty=True))
     with SeveralTrees([source]) as trees:
-        return trees.apply(trees.plan(local, PlanOptions(**options)))
+        planned = trees.plan(local, PlanOptions(**options))
+        return api.apply(planned.plan, sources=planned.sources)
 
 
 def test_a_backup_fills_an_empty_folder_with_all_that_a_rank_has(tmp_path, url):
