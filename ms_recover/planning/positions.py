@@ -40,8 +40,8 @@ class Positions:
             return None
         if self.odd and (own := self.odd.get(file.path)) is not None:
             return own
-        found = self.known.get((file.prefix, file.step))
-        return found.cumulative_step if found is not None else None
+        position = self.known.get((file.prefix, file.step))
+        return position.cumulative_step if position is not None else None
 
     def of_all(self, files: Iterable[SliceFile]) -> int | None:
         """Return the newest position of some slices, None where nothing states any."""
@@ -115,13 +115,13 @@ def _scale(stated: Mapping[_Key, Counter[int]], restart: Iterable[str]) -> dict[
         value, count = values.most_common(1)[0]
         if 2 * count > values.total():
             by_prefix[prefix][step] = value
-    found = {}
-    for prefix, held in by_prefix.items():
-        ordered = [held[step] for step in sorted(held)]
-        rises = all(one < other for one, other in pairwise(ordered))
+    scale = {}
+    for prefix, by_step in by_prefix.items():
+        ordered = [by_step[step] for step in sorted(by_step)]
+        rises = all(earlier < later for earlier, later in pairwise(ordered))
         if rises or (prefix in restart and len(set(ordered)) == len(ordered)):
-            found.update({(prefix, step): value for step, value in held.items()})
-    return found
+            scale.update({(prefix, step): value for step, value in by_step.items()})
+    return scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +154,18 @@ def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:
 
     Those outside of the lineage, or of which nothing states the position, find their place among the others by name.
     """
-    by_name = sorted(items, key=lambda one: (one.step, one.rerun), reverse=True)
-    lineage = any(one.generation for one in by_name)
-    inside = [one for one in by_name if (one.generation if lineage else one.trained is not None)]
-    if all(one.trained is not None for one in inside):
-        inside.sort(key=lambda one: (one.generation, one.trained or 0, one.rerun), reverse=True)
+    by_name = sorted(items, key=lambda saved: (saved.step, saved.rerun), reverse=True)
+    lineage = any(saved.generation for saved in by_name)
+    inside = [saved for saved in by_name if (saved.generation if lineage else saved.trained is not None)]
+    if all(saved.trained is not None for saved in inside):
+        inside.sort(key=lambda saved: (saved.generation, saved.trained or 0, saved.rerun), reverse=True)
     else:
-        inside.sort(key=lambda one: one.generation, reverse=True)
+        inside.sort(key=lambda saved: saved.generation, reverse=True)
     known = set(map(id, inside))
-    other = [one for one in by_name if id(one) not in known]
+    other = [saved for saved in by_name if id(saved) not in known]
     ordered: list[Saved] = []
-    for one in inside:
-        ordered += [item for item in other if item.step > one.step]
-        other = [item for item in other if item.step <= one.step]
-        ordered.append(one)
+    for saved in inside:
+        ordered += [item for item in other if item.step > saved.step]
+        other = [item for item in other if item.step <= saved.step]
+        ordered.append(saved)
     return (*ordered, *other)
