@@ -64,31 +64,17 @@ def command(
     if output is not None and whole:
         raise UsageError("-o names one file, and a slice of an iteration is two: add --part model or --part opt")
     with progress_bar("reading", None, as_json) as progress:
-        if inventory.iterations:
-            kinds = WEIGHT_KINDS if part is None else (part,)
-            results = api.complete_iteration(
-                inventory,
-                rank,
-                plan,
-                kinds=kinds,
-                output=output,
-                jobs=cores(),
-                verify=not no_verify,
-                dry_run=dry_run,
-                progress=progress,
-            )
-        else:
-            done = api.complete(
-                inventory,
-                rank,
-                plan,
-                output=output,
-                jobs=cores(),
-                verify=not no_verify,
-                dry_run=dry_run,
-                progress=progress,
-            )
-            results = (done,)
+        results = api.complete_iteration(
+            inventory,
+            rank,
+            plan,
+            kinds=WEIGHT_KINDS if part is None else (part,),
+            output=output,
+            jobs=cores(),
+            verify=not no_verify,
+            dry_run=dry_run,
+            progress=progress,
+        )
     if as_json:
         from ms_recover.formats.report_json import result_to_json
 

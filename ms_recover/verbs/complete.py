@@ -71,8 +71,9 @@ def complete(
     """
     if inventory.iterations:
         raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
-    session = Session(inventory, options, jobs=jobs, progress=progress)
-    (result,) = _write(inventory.root, _find_actions(session, rank, (None,)), output, verify=verify, dry_run=dry_run)
+    (result,) = complete_iteration(
+        inventory, rank, options, output=output, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress
+    )
     return result
 
 
@@ -88,7 +89,9 @@ def complete_iteration(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> tuple[ActionResult, ...]:
-    """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
+    """Do what `complete` does for each file of a slice: of an iteration its model file and its optimizer file.
+
+    Of these only some `kinds`, if they are given; where a slice is one file they say nothing.
 
     An `output` is for one of them alone.
 
@@ -97,7 +100,7 @@ def complete_iteration(
     MsRecoverError
         As `complete` does; nothing is written unless all files can be.
     """
-    held = [kind for kind in kinds if any(file.kind == kind for file in inventory.slices)] or kinds
+    held = [kind for kind in (*kinds, None) if any(file.kind == kind for file in inventory.slices)] or kinds
     session = Session(inventory, options, jobs=jobs, progress=progress)
     return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
 
