@@ -17,6 +17,8 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
+from ms_recover.planning.lineage import Lineage
+from ms_recover.planning.runs import OlderRuns, of_last_run
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
@@ -147,6 +149,35 @@ class Saved:
     generation: int = 0
     rerun: int = 0
     paths: frozenset[str] | None = None
+
+
+def find_times(
+    step: Step, files: list[SliceFile], older_runs: OlderRuns, lineage: Lineage | None, positions: Positions
+) -> tuple[Saved, ...]:
+    """Return slices of one name by the time of the training at which they were saved, the newest first.
+
+    In a lineage one run alone counts at each step.
+    """
+    times, generation = [files], 0
+    if lineage is not None:
+        orders = (lineage.order(file) for file in files)
+        generation = max((order[0] for order in orders if order is not None), default=0)
+    elif positions.known:
+        own = older_runs.of_present(files)
+        present = {file.path for file in own}
+        others = [file for file in files if file.path not in present]
+        apart = positions.apart(own)
+        times = [[*alike, *others] for alike in apart] if len(apart) > 1 else times
+    return tuple(
+        Saved(
+            step=step,
+            trained=positions.of_all(alike if lineage is None else of_last_run(lineage, alike)),
+            generation=generation,
+            rerun=max(map(older_runs.names.number_of, alike), default=0),
+            paths=frozenset(file.path for file in alike) if len(times) > 1 else None,
+        )
+        for alike in times
+    )
 
 
 def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:
