@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ms_recover.scanning.scan import scan
     from ms_recover.verbs.audit import audit, audit_claims, count_ranks_of_claims
     from ms_recover.verbs.backup import copy
-    from ms_recover.verbs.complete import complete
+    from ms_recover.verbs.complete import complete, complete_iteration
     from ms_recover.verbs.history import history
     from ms_recover.verbs.metrics import measure
     from ms_recover.verbs.recover import apply, explain, plan
@@ -38,6 +38,7 @@ __all__ = [
     "check",
     "check_output",
     "complete",
+    "complete_iteration",
     "copy",
     "count_ranks_of_claims",
     "describe",
@@ -64,7 +65,7 @@ if not TYPE_CHECKING:
         "scanning.scan": ("scan",),
         "verbs.audit": ("audit", "audit_claims", "count_ranks_of_claims"),
         "verbs.backup": ("copy",),
-        "verbs.complete": ("complete",),
+        "verbs.complete": ("complete", "complete_iteration"),
         "verbs.history": ("history",),
         "verbs.metrics": ("measure",),
         "verbs.recover": ("apply", "explain", "plan"),

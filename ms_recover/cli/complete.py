@@ -65,7 +65,7 @@ def command(  # noqa: PLR0913 (an option each)
     if output is not None and whole:
         raise UsageError("-o names one file, and a slice of an iteration is two: add --part model or --part opt")
     with progress_bar("reading", None, as_json) as progress:
-        results = api.complete(
+        results = api.complete_iteration(
             inventory,
             rank,
             plan,

@@ -210,9 +210,9 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
         runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
-    ranks = join_ranks({one.compared.facts.kind: one.assessment.ranks for one in assessed})
-    worlds = {len(one.assessment.ranks) for one in assessed}
-    differ = [text for one in assessed for text in one.assessment.disagreements]
+    ranks = join_ranks({part.compared.facts.kind: part.assessment.ranks for part in assessed})
+    worlds = {len(part.assessment.ranks) for part in assessed}
+    differ = [text for part in assessed for text in part.assessment.disagreements]
     enough = len(worlds) == 1 and 0 not in worlds and all(map(_is_enough, assessed))
     return Judged(
         step=step,
@@ -220,7 +220,7 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
         value=AssessedStep(parts=tuple(assessed), ranks=ranks),
         why=None if enough else why_unrecoverable(ranks) or "; ".join(differ) or "it has no file",
         disputed=bool(differ),
-        lacking=() if enough else tuple(one.rank for one in ranks if one.verdict == "unrecoverable"),
+        lacking=() if enough else tuple(part.rank for part in ranks if part.verdict == "unrecoverable"),
     )
 
 

@@ -23,7 +23,7 @@ from ms_recover.planning.lineage import (
     find_run_records,
     merge_run_records,
 )
-from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first
+from ms_recover.planning.positions import Positions, Saved, find_positions, find_times, newest_first
 from ms_recover.planning.prefixes import Experiments, find_experiments
 from ms_recover.planning.redundancy.claims import Claims, settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
@@ -32,7 +32,7 @@ from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run
 from ms_recover.planning.run_records import choose_run
-from ms_recover.planning.runs import OlderRuns, find_older_runs, of_last_run
+from ms_recover.planning.runs import OlderRuns, find_older_runs
 from ms_recover.planning.slice_facts import SliceFacts as SliceFacts  # noqa: PLC0414 (a part of this interface)
 from ms_recover.planning.slice_facts import find_slice_facts
 from ms_recover.planning.world_size import (
@@ -219,7 +219,7 @@ def gather_facts(
     files: dict[Step, list[SliceFile]] = defaultdict(list)
     for file in counted:
         files[file.step].append(file)
-    times = {step: _times_of(step, files[step], older_runs, lineage, positions) for step in inventory.steps}
+    times = {step: find_times(step, files[step], older_runs, lineage, positions) for step in inventory.steps}
     orphans: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
     for orphan in inventory.orphans:
         orphans[orphan.rank, orphan.step].append(orphan)
@@ -263,32 +263,3 @@ def _settle(
     strategies = sorted(own.strategy_files, key=lambda file: file.path)
     stages = find_stages(strategies, world.ranks, named)
     return settle_claims(lists, evidence, stages, find_word(options, world.ranks), contents)
-
-
-def _times_of(
-    step: Step, files: list[SliceFile], older_runs: OlderRuns, lineage: Lineage | None, positions: Positions
-) -> tuple[Saved, ...]:
-    """Return slices of one name by the time of the training at which they were saved, the newest first.
-
-    In a lineage one run alone counts at each step.
-    """
-    times, generation = [files], 0
-    if lineage is not None:
-        orders = (lineage.order(file) for file in files)
-        generation = max((order[0] for order in orders if order is not None), default=0)
-    elif positions.known:
-        own = older_runs.of_present(files)
-        present = {file.path for file in own}
-        others = [file for file in files if file.path not in present]
-        apart = positions.apart(own)
-        times = [[*alike, *others] for alike in apart] if len(apart) > 1 else times
-    return tuple(
-        Saved(
-            step=step,
-            trained=positions.of_all(alike if lineage is None else of_last_run(lineage, alike)),
-            generation=generation,
-            rerun=max(map(older_runs.names.number_of, alike), default=0),
-            paths=frozenset(file.path for file in alike) if len(times) > 1 else None,
-        )
-        for alike in times
-    )

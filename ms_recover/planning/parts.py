@@ -77,16 +77,19 @@ def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
     parts: list[Inventory] = []
     required = required_parts(inventory)
     for kind in WEIGHT_KINDS:
-        own = {one.step: reader.read(one, kind, by_part[one.step, kind]) for one in inventory.iterations}
+        own = {
+            iteration.step: reader.read(iteration, kind, by_part[iteration.step, kind])
+            for iteration in inventory.iterations
+        }
         classes: dict[object, list[tuple[Step, _Stated | None]]] = defaultdict(list)
-        for one in inventory.iterations:
-            if kind not in required[one.step]:
+        for iteration in inventory.iterations:
+            if kind not in required[iteration.step]:
                 continue
-            files = by_part[one.step, kind]
-            stated = own[one.step] or _borrowed(one.step, files, own)
+            files = by_part[iteration.step, kind]
+            stated = own[iteration.step] or _borrowed(iteration.step, files, own)
             key = stated.key if stated is not None else (_count_of(files), "by names")
-            classes[key].append((one.step, stated))
-        parts += [_part(inventory, kind, held, by_part) for held in classes.values()]
+            classes[key].append((iteration.step, stated))
+        parts += [_part(inventory, kind, alike, by_part) for alike in classes.values()]
     parts.sort(key=lambda part: max(part.part.steps), reverse=True)  # stable: model files first
     return tuple(parts)
 
@@ -99,7 +102,7 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     written after that, and the tracker after all files of the iteration.
     """
     named: dict[Step, set[WeightKind]] = {
-        one.step: set(parts_named(one.metadata.value)) for one in inventory.iterations
+        iteration.step: set(parts_named(iteration.metadata.value)) for iteration in inventory.iterations
     }
     latest: dict[Step, int] = defaultdict(int)
     for file in inventory.slices:
@@ -107,13 +110,13 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
             named.setdefault(file.step, set()).add(file.kind)
             latest[file.step] = max(latest[file.step], file.mtime_ns)
     everywhere: set[WeightKind] = set().union(*named.values())
-    for one in inventory.iterations:
-        metadata = one.metadata.value
+    for iteration in inventory.iterations:
+        metadata = iteration.metadata.value
         whole = metadata is not None and (
-            not metadata.removed_redundancy or _is_vouched_for(one, latest[one.step], inventory.tracker)
+            not metadata.removed_redundancy or _is_vouched_for(iteration, latest[iteration.step], inventory.tracker)
         )
         if not whole:
-            named[one.step] |= everywhere
+            named[iteration.step] |= everywhere
     return {step: tuple(kind for kind in WEIGHT_KINDS if kind in kinds) for step, kinds in named.items()}
 
 
@@ -236,7 +239,7 @@ def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple
 
     Where redundancy was removed, ranks that hold the same in memory have different files: no list says so of them.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     for first, strategy in strategies:
         devices = strategy.devices_per_stage
         if not devices:
@@ -248,8 +251,8 @@ def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple
             holders[tuple(parts)] += 1
             if rank in expected:
                 alike[id(expected[rank]), tuple(parts)].append(rank)
-        found += (tuple(ranks) for (_, parts), ranks in alike.items() if len(ranks) == holders[parts])
-    return tuple(found)
+        groups += (tuple(ranks) for (_, parts), ranks in alike.items() if len(ranks) == holders[parts])
+    return tuple(groups)
 
 
 def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
@@ -316,7 +319,7 @@ def _is_readable(file: SliceFile) -> bool:
 
 def _borrowed(step: Step, files: Sequence[SliceFile], own: Mapping[Step, _Stated | None]) -> _Stated | None:
     """Return what the metadata of the nearest other iteration of the same files states; older ones go first."""
-    nearest = sorted((one for one in own if one != step), key=lambda one: (one > step, abs(one.step - step.step)))
+    nearest = sorted((near for near in own if near != step), key=lambda near: (near > step, abs(near.step - step.step)))
     count = _count_of(files)
     for other in nearest:
         stated = own[other]

@@ -130,20 +130,20 @@ def _join(tree: Parts, plans: Sequence[Plan], choice: Choice[AssessedStep]) -> P
 
 def make_plan(
     compared: Comparison,
-    found: StepAssessment | None,
+    chosen: StepAssessment | None,
     shown: StepAssessment,
     run: Run,
     rejected: tuple[RejectedStep, ...] = (),
 ) -> Plan:
     """Return the plan for the step that was found, as one of a run, or one without actions that shows another."""
     facts = compared.facts
-    actions = found.actions if found else ()
-    lists = _group_writes(facts, found)
+    actions = chosen.actions if chosen else ()
+    lists = _group_writes(facts, chosen)
     return Plan(
         root=facts.inventory.root,
         world_size=facts.world.ranks,
         world_size_from=facts.world.source,
-        step=found.step if found else None,
+        step=chosen.step if chosen else None,
         actions=actions,
         group_files=lists,
         ranks=shown.ranks,
@@ -151,15 +151,15 @@ def make_plan(
         notes=_notes(facts, actions),
         run_id=shown.run_id,
         disagreements=shown.disagreements,
-        partials=shown.partials if found is None else (),
+        partials=shown.partials if chosen is None else (),
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
-        meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
+        meta_files=plan_meta_files(facts.inventory.meta_files, chosen.ranks, chosen.step) if chosen else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        set_aside=given_up_slices(facts, saved_as(facts, found.step, run), found.ranks) if found else (),
-        warnings=_warnings(compared, found, run, rejected),
-        cumulative_step=run.trained if found else None,
-        hints=_hints(facts, found, shown, rejected),
+        set_aside=given_up_slices(facts, saved_as(facts, chosen.step, run), chosen.ranks) if chosen else (),
+        warnings=_warnings(compared, chosen, run, rejected),
+        cumulative_step=run.trained if chosen else None,
+        hints=_hints(facts, chosen, shown, rejected),
     )
 
 
@@ -194,7 +194,7 @@ def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -
 
 
 def _warnings(
-    compared: Comparison, found: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
+    compared: Comparison, chosen: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
 ) -> tuple[str, ...]:
     facts = compared.facts
     texts = [
@@ -202,44 +202,44 @@ def _warnings(
         *texts_of_passed_over(one for one in rejected if one.another_run),
     ]
     if facts.lineage is not None:
-        texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
+        texts += facts.lineage.set_aside_texts(chosen.step if chosen is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     # So far of the tree; the rest is about the step that is taken.
-    if found is None:
+    if chosen is None:
         return tuple(texts)
-    saved = saved_as(facts, found.step, run)
-    texts += _other_runs(facts, found, saved)
-    diverged = sorted({one.rank for one in facts.counted_at(found.step) if one.is_nan})
+    saved = saved_as(facts, chosen.step, run)
+    texts += _other_runs(facts, chosen, saved)
+    diverged = sorted({one.rank for one in facts.counted_at(chosen.step) if one.is_nan})
     if diverged:
         texts.append(
-            f"step {found.step}: {NAN_EVERYWHERE} in the slices of {name_ranks(diverged)}: training had diverged "
+            f"step {chosen.step}: {NAN_EVERYWHERE} in the slices of {name_ranks(diverged)}: training had diverged "
             "by then; recover-ckpt history --read shows since when, --step takes an older step"
         )
     if (unhealthy := why_unhealthy_at(facts, saved)) is not None:
-        texts.append(f"step {found.step} is {unhealthy}")
-    if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
+        texts.append(f"step {chosen.step} is {unhealthy}")
+    if differ := why_names_differ(facts.inventory.meta_files, chosen.ranks, chosen.step):
         texts.append(differ)
     texts += [
-        *found.kept,
-        *name_guessed(compared, found),
-        *name_lent_values(facts, found),
-        *name_lost_states(facts, found),
+        *chosen.kept,
+        *name_guessed(compared, chosen),
+        *name_lent_values(facts, chosen),
+        *name_lost_states(facts, chosen),
     ]
-    return (*texts, *filter(None, (_why_not_last(facts, found),)))
+    return (*texts, *filter(None, (_why_not_last(facts, chosen),)))
 
 
-def _other_runs(facts: Facts, found: StepAssessment, saved: Saved) -> list[str]:
+def _other_runs(facts: Facts, chosen: StepAssessment, saved: Saved) -> list[str]:
     """Return a warning for each run that is passed over at the step that is taken, where no manifest tells them apart.
 
     Another one where a single rank has the run that is taken, and nothing but structure proves it.
     """
-    taken = {rank.path for rank in found.ranks if rank.verdict == "keep" and rank.path is not None}
-    taken |= {replica.path for action in found.actions for replica in action.replicas}
+    taken = {rank.path for rank in chosen.ranks if rank.verdict == "keep" and rank.path is not None}
+    taken |= {replica.path for action in chosen.actions for replica in action.replicas}
     texts = []
     if facts.lineage is None:
-        files = facts.experiments.own(facts.files_at(found.step, saved))
-        texts += facts.older_runs.others_at(found.step, files, taken)
-    proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
+        files = facts.experiments.own(facts.files_at(chosen.step, saved))
+        texts += facts.older_runs.others_at(chosen.step, files, taken)
+    proven = any(rank.evidence in ("manifest", "vote") for rank in chosen.ranks)
     alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
     return [*texts, *([alone] if alone is not None else [])]
 
@@ -251,7 +251,7 @@ def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
     return f"step {found.step} is not of the present run: {why}" if why is not None else None
 
 
-def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
+def _group_writes(facts: Facts, chosen: StepAssessment | None) -> tuple[GroupWrite, ...]:
     """Give ranks their lists back where their peers have theirs beside their slices.
 
     A rank that is alone in its group needs none.
@@ -261,7 +261,7 @@ def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrit
     places = {file.rank: file.place for file in facts.inventory.group_files if file.place is not None}
     writes = []
     have.update(groups.contested)  # nothing shows that the list is right
-    for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
+    for rank in (verdict.rank for verdict in chosen.ranks if verdict.rank not in have) if chosen else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
         place = places[peers[0]] if peers else None
         if place is not None and place.names_rank and len(groups.of(rank)) > 1:
@@ -317,13 +317,13 @@ def plan_strategy_files(
 
     MindSpore writes the same for all ranks of a stage. The files that say what most of the stage's do are sources.
     """
-    files = sorted(facts.inventory.strategy_files, key=lambda one: one.path)
-    have = {one.path for one in files} | {note.path for note in facts.inventory.notes}  # what cannot be read stays
-    folders = {one.rank: posixpath.dirname(one.target) for one in (*lists, *actions)}
+    files = sorted(facts.inventory.strategy_files, key=lambda file: file.path)
+    have = {file.path for file in files} | {note.path for note in facts.inventory.notes}  # what cannot be read stays
+    folders = {file.rank: posixpath.dirname(file.target) for file in (*lists, *actions)}
     writes = []
     for rank, folder in sorted(folders.items()):
-        lenders = ((one, _target_like(one, rank, folder)) for one in files if _may_lend(facts, one, rank))
-        source, target = next(((one, path) for one, path in lenders if path is not None), (None, None))
+        lenders = ((file, _target_like(file, rank, folder)) for file in files if _may_lend(facts, file, rank))
+        source, target = next(((file, path) for file, path in lenders if path is not None), (None, None))
         if source is not None and target is not None and target not in have:
             writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
     return tuple(writes)

@@ -17,6 +17,8 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
+from ms_recover.planning.lineage import Lineage
+from ms_recover.planning.runs import OlderRuns, of_last_run
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
@@ -40,8 +42,8 @@ class Positions:
             return None
         if self.odd and (own := self.odd.get(file.path)) is not None:
             return own
-        found = self.known.get((file.prefix, file.step))
-        return found.cumulative_step if found is not None else None
+        position = self.known.get((file.prefix, file.step))
+        return position.cumulative_step if position is not None else None
 
     def of_all(self, files: Iterable[SliceFile]) -> int | None:
         """Return the newest position of some slices, None where nothing states any."""
@@ -115,13 +117,13 @@ def _scale(stated: Mapping[_Key, Counter[int]], restart: Iterable[str]) -> dict[
         value, count = values.most_common(1)[0]
         if 2 * count > values.total():
             by_prefix[prefix][step] = value
-    found = {}
-    for prefix, held in by_prefix.items():
-        ordered = [held[step] for step in sorted(held)]
-        rises = all(one < other for one, other in pairwise(ordered))
+    scale = {}
+    for prefix, by_step in by_prefix.items():
+        ordered = [by_step[step] for step in sorted(by_step)]
+        rises = all(earlier < later for earlier, later in pairwise(ordered))
         if rises or (prefix in restart and len(set(ordered)) == len(ordered)):
-            found.update({(prefix, step): value for step, value in held.items()})
-    return found
+            scale.update({(prefix, step): value for step, value in by_step.items()})
+    return scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,23 +151,52 @@ class Saved:
     paths: frozenset[str] | None = None
 
 
+def find_times(
+    step: Step, files: list[SliceFile], older_runs: OlderRuns, lineage: Lineage | None, positions: Positions
+) -> tuple[Saved, ...]:
+    """Return slices of one name by the time of the training at which they were saved, the newest first.
+
+    In a lineage one run alone counts at each step.
+    """
+    times, generation = [files], 0
+    if lineage is not None:
+        orders = (lineage.order(file) for file in files)
+        generation = max((order[0] for order in orders if order is not None), default=0)
+    elif positions.known:
+        own = older_runs.of_present(files)
+        present = {file.path for file in own}
+        others = [file for file in files if file.path not in present]
+        apart = positions.apart(own)
+        times = [[*alike, *others] for alike in apart] if len(apart) > 1 else times
+    return tuple(
+        Saved(
+            step=step,
+            trained=positions.of_all(alike if lineage is None else of_last_run(lineage, alike)),
+            generation=generation,
+            rerun=max(map(older_runs.names.number_of, alike), default=0),
+            paths=frozenset(file.path for file in alike) if len(times) > 1 else None,
+        )
+        for alike in times
+    )
+
+
 def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:
     """Return items, newest first: those of a later run of the lineage, then those that were trained longer.
 
     Those outside of the lineage, or of which nothing states the position, find their place among the others by name.
     """
-    by_name = sorted(items, key=lambda one: (one.step, one.rerun), reverse=True)
-    lineage = any(one.generation for one in by_name)
-    inside = [one for one in by_name if (one.generation if lineage else one.trained is not None)]
-    if all(one.trained is not None for one in inside):
-        inside.sort(key=lambda one: (one.generation, one.trained or 0, one.rerun), reverse=True)
+    by_name = sorted(items, key=lambda saved: (saved.step, saved.rerun), reverse=True)
+    lineage = any(saved.generation for saved in by_name)
+    inside = [saved for saved in by_name if (saved.generation if lineage else saved.trained is not None)]
+    if all(saved.trained is not None for saved in inside):
+        inside.sort(key=lambda saved: (saved.generation, saved.trained or 0, saved.rerun), reverse=True)
     else:
-        inside.sort(key=lambda one: one.generation, reverse=True)
+        inside.sort(key=lambda saved: saved.generation, reverse=True)
     known = set(map(id, inside))
-    other = [one for one in by_name if id(one) not in known]
+    other = [saved for saved in by_name if id(saved) not in known]
     ordered: list[Saved] = []
-    for one in inside:
-        ordered += [item for item in other if item.step > one.step]
-        other = [item for item in other if item.step <= one.step]
-        ordered.append(one)
+    for saved in inside:
+        ordered += [item for item in other if item.step > saved.step]
+        other = [item for item in other if item.step <= saved.step]
+        ordered.append(saved)
     return (*ordered, *other)

@@ -31,29 +31,31 @@ def required_reads(choice: Choice[AssessedStep]) -> tuple[SliceFile, ...]:
 
 
 def _reads_of(part: AssessedPart, choice: Choice[AssessedStep]) -> list[SliceFile]:
-    one, facts = part.assessment, part.compared.facts
-    actions = one.actions if choice.found else one.partials
-    undecided = {rank.rank for rank in one.ranks if rank.verdict == "unrecoverable"} if one.disagreements else set()
-    composed = one.step if any(action.evidence == "layout" for action in actions) else None
-    alone = {rank.rank for rank in one.ranks if rank.evidence == "structure"}
+    assessed, facts = part.assessment, part.compared.facts
+    actions = assessed.actions if choice.found else assessed.partials
+    undecided = (
+        {rank.rank for rank in assessed.ranks if rank.verdict == "unrecoverable"} if assessed.disagreements else set()
+    )
+    composed = assessed.step if any(action.evidence == "layout" for action in actions) else None
+    alone = {rank.rank for rank in assessed.ranks if rank.evidence == "structure"}
     sizes = {
         action.group: action.bytes
         for action in actions
         if isinstance(action, CopyAction)
         and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
-    trial = _trial_reads(facts, one, actions)
+    trial = _trial_reads(facts, assessed, actions)
     alike = facts.stages.replicated if facts.kind is None else facts.stages.sharing
-    unclaimed = None if one.disagreements else ranks_without_claim(facts, choice.found, choice.rejected)
+    unclaimed = None if assessed.disagreements else ranks_without_claim(facts, choice.found, choice.rejected)
     wanted = [*facts.trials, *part.compared.unread]
     wanted += slices_to_compare(facts, unclaimed) if unclaimed is not None else ()
-    for held in facts.counted:
-        file = held.file
-        older = choice.found and file.step < one.step and sizes.get(held.group) == file.size
-        asked = (choice.found and file.step == one.step) or file.rank in undecided or older
-        replicas = len(held.group) > 1 or held.rank in alike
+    for slice_ in facts.counted:
+        file = slice_.file
+        older = choice.found and file.step < assessed.step and sizes.get(slice_.group) == file.size
+        asked = (choice.found and file.step == assessed.step) or file.rank in undecided or older
+        replicas = len(slice_.group) > 1 or slice_.rank in alike
         comparable = file.manifest is not None or (replicas and file.encryption is None)
-        if file.problem is None and (file.step == composed or (asked and comparable) or held.path in trial):
+        if file.problem is None and (file.step == composed or (asked and comparable) or slice_.path in trial):
             wanted.append(file)
     return wanted
 
@@ -64,7 +66,7 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
     Its own slice if a manifest describes it; otherwise every source that has no manifest to be checked by meanwhile.
     """
     facts, verdict = compared.facts, assessment.ranks[rank]
-    slices = [one.file for held in facts.steps.get(assessment.step, {}).values() for one in held]
+    slices = [slice_.file for of_rank in facts.steps.get(assessment.step, {}).values() for slice_ in of_rank]
     if verdict.verdict == "keep":
         return tuple(file for file in slices if file.path == verdict.path and file.manifest is not None)
     if verdict.verdict == "unrecoverable":
@@ -86,16 +88,16 @@ def _trial_reads(facts: Facts, assessed: StepAssessment, actions: Sequence[Actio
     that nothing proves damaged, all of the step: whether it differs from the others there as well.
     """
     step = assessed.step
-    found: set[str] = set()
+    paths: set[str] = set()
     composed: set[int] = set()
     for action in actions:
         if action.evidence == "layout":
             composed.add(facts.stages.of(action.rank))
             needed = {action.rank, *(replica.rank for replica in action.replicas)}
-            found.update(file.path for file in find_trials(facts, step, action.rank, needed))
-    shown = {one.rank for one in assessed.ranks if one.state == "ok"}
-    found.update(file.path for file in find_layout_trials(facts, step, composed, shown))
-    for one in assessed.ranks:
-        if one.state == "damaged" and not assessed.disagreements and bare_at(facts, step, one.rank):
-            found.update(file.path for file in find_trials(facts, step, one.rank))
-    return frozenset(found)
+            paths.update(file.path for file in find_trials(facts, step, action.rank, needed))
+    shown = {verdict.rank for verdict in assessed.ranks if verdict.state == "ok"}
+    paths.update(file.path for file in find_layout_trials(facts, step, composed, shown))
+    for verdict in assessed.ranks:
+        if verdict.state == "damaged" and not assessed.disagreements and bare_at(facts, step, verdict.rank):
+            paths.update(file.path for file in find_trials(facts, step, verdict.rank))
+    return frozenset(paths)

@@ -24,14 +24,14 @@ _FEW = 2
 _NO_ORDER = "and nothing states which of both was trained longer"
 
 
-def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ...]:
+def later_reruns(facts: Facts, planned: Saved, run: Run) -> tuple[RejectedStep, ...]:
     """Return the newest step of each later rerun that stands behind the planned run's in the order, with the reason.
 
     Nothing states whether it is newer, or it is of a training that went back. So too the last of the planned run's own
     steps that were written later, where names are MindFormers' and nothing else orders them. Where manifests state when
     runs began, or the operator chooses a run, these decide.
     """
-    chosen = [file for file in facts.files_at(found.step, found) if run.why_foreign(file) is None]
+    chosen = [file for file in facts.files_at(planned.step, planned) if run.why_foreign(file) is None]
     decided = facts.lineage is not None or facts.options.run is not None or facts.options.newest
     if decided or facts.kind is not None or not chosen:
         return ()
@@ -40,26 +40,26 @@ def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ..
     written, passed, known = max(file.mtime_ns for file in chosen), [], set(own)
     rerun = max(map(number, chosen))
     last: tuple[int, Saved] | None = None
-    for saved in facts.saved[_place(facts, found) :]:
+    for saved in facts.saved[_place(facts, planned) :]:
         files = [file for file in facts.files_at(saved.step, saved) if names.of(file) in bases]
         later = {file.prefix: number(file) for file in files if number(file) > rerun and file.prefix not in known}
         if later and max(file.mtime_ns for file in files if file.prefix in later) > written:
             known |= later.keys()
-            prefix = max(later, key=lambda one: later[one])
+            prefix = max(later, key=lambda name: later[name])
             ranks = tuple(sorted({file.rank for file in files if file.prefix == prefix}))
             if len(ranks) > 1 or facts.world.ranks <= _FEW:  # otherwise a stray slice
-                reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
+                reason = f"{_why_undecided(prefix, saved, planned, ranks)}; --run {prefix} chooses it"
                 passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
         times = [file.mtime_ns for file in files if file.prefix in own and file.name_has_rank]
         if (
-            saved != found
+            saved != planned
             and saved.trained is None
             and times
             and min(times) > max(written, last[0] if last is not None else 0)
         ):
             last = max(times), saved
     if last is not None:
-        reason = f"it was written after step {found.step}, {_NO_ORDER}; --step {last[1].step} chooses it"
+        reason = f"it was written after step {planned.step}, {_NO_ORDER}; --step {last[1].step} chooses it"
         passed.append(RejectedStep(last[1].step, reason, another_run=True, may_be_newer=True))
     return tuple(passed)
 
@@ -78,27 +78,27 @@ def _why_undecided(prefix: str, saved: Saved, found: Saved, ranks: Sequence[int]
     return f"{begin}, as step {saved.trained} of the training, not {found.trained}: training seems to have gone back"
 
 
-def given_up_slices(facts: Facts, found: Saved, ranks: Sequence[RankVerdict]) -> tuple[GivenUpSlice, ...]:
+def given_up_slices(facts: Facts, planned: Saved, ranks: Sequence[RankVerdict]) -> tuple[GivenUpSlice, ...]:
     """Return the slices of later reruns that a plan of a tree of MindFormers gives up, by rank and path.
 
     They are newer than the step, and of no step of which every rank has a slice. MindSpore would name the next run's
     slices by them, on some ranks and not on others.
     """
-    named = all(last_named_rank((one.path or "").rpartition("/")[2]) for one in ranks)
+    named = all(last_named_rank((given.path or "").rpartition("/")[2]) for given in ranks)
     if facts.lineage is not None or facts.options.ranks is not None or not named:
         return ()
     names = facts.names
-    bases = {names.of(file) for file in facts.files_at(found.step, found)}
+    bases = {names.of(file) for file in facts.files_at(planned.step, planned)}
     later: dict[str, list[SliceFile | OrphanManifest]] = defaultdict(list)
     every: tuple[SliceFile | OrphanManifest, ...] = (*facts.inventory.slices, *facts.inventory.orphans)
     for file in every:
-        if names.of(file) in bases and names.number_of(file) > found.rerun:
+        if names.of(file) in bases and names.number_of(file) > planned.rerun:
             later[file.prefix].append(file)
-    before = facts.saved[: _place(facts, found)] if later else ()
+    before = facts.saved[: _place(facts, planned)] if later else ()
     newer = {file.prefix for saved in before for file in facts.files_at(saved.step, saved)}
     partly = {prefix: files for prefix, files in later.items() if prefix in newer and not _is_whole(facts, files)}
     given_up = [_given_up(file, files) for prefix, files in partly.items() for file in files]
-    return tuple(sorted(given_up, key=lambda one: (one.rank, one.path)))
+    return tuple(sorted(given_up, key=lambda given: (given.rank, given.path)))
 
 
 def _is_whole(facts: Facts, files: Iterable[SliceFile | OrphanManifest]) -> bool:
@@ -111,7 +111,7 @@ def _is_whole(facts: Facts, files: Iterable[SliceFile | OrphanManifest]) -> bool
 
 
 def _given_up(file: SliceFile | OrphanManifest, files: Iterable[SliceFile | OrphanManifest]) -> GivenUpSlice:
-    ranks = sorted({one.rank for one in files})
+    ranks = sorted({other.rank for other in files})
     have = f"rank {ranks[0]} alone has" if len(ranks) == 1 else f"only ranks {list_some(ranks)} have"
     reason = (
         f"{have} slices of the rerun {file.prefix!r}: MindSpore would name the next run's slices by them, differently "

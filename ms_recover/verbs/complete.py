@@ -38,17 +38,13 @@ def complete(  # noqa: PLR0913 (the keywords of programs)
     rank: int,
     options: PlanOptions = DEFAULT_PLAN,
     *,
-    kinds: Sequence[WeightKind] = WEIGHT_KINDS,
     output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> tuple[ActionResult, ...]:
+) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
-
-    A slice is one file; of an iteration it is the model file and the optimizer file, or one of the `kinds`. Nothing is
-    written unless all files can be.
 
     Parameters
     ----------
@@ -58,10 +54,9 @@ def complete(  # noqa: PLR0913 (the keywords of programs)
         Its `step` by default is the newest of the run, by default of the present one, that lacks no parameter of the
         rank; one at which replicas differ is the last that is tried.
     output : str, optional
-        The one file to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's
-        directory.
+        File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
     dry_run : bool
-        Write nothing: the results have the bytes that would be written, errors are the same.
+        Write nothing: the result has the bytes that would be written, errors are the same.
 
     Raises
     ------
@@ -70,17 +65,44 @@ def complete(  # noqa: PLR0913 (the keywords of programs)
     VerificationError
         When it has none because replicas differ, with nothing to settle who is right.
     UsageError
-        When `output` exists, or is one file for two.
+        When `output` exists, or the tree has iterations: see `complete_iteration`.
     MissingInputError, ContradictionError, StorageError
         As `plan` and `apply` do.
     """
-    parts: Kinds = (None,)
     if inventory.iterations:
-        parts = [kind for kind in kinds if any(file.kind == kind for file in inventory.slices)] or kinds
-        if output is not None and len(parts) > 1:
-            raise UsageError(f"{output} is one file, and a slice of an iteration is two: name one of the kinds")
+        raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
+    (result,) = complete_iteration(
+        inventory, rank, options, output=output, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress
+    )
+    return result
+
+
+def complete_iteration(  # noqa: PLR0913 (the keywords of programs)
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    kinds: Sequence[WeightKind] = WEIGHT_KINDS,
+    output: str | None = None,
+    jobs: int = 1,
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> tuple[ActionResult, ...]:
+    """Do what `complete` does for each file of a slice: of an iteration its model file and its optimizer file.
+
+    Of these only some `kinds`, if they are given; where a slice is one file they say nothing.
+
+    An `output` is for one of them alone.
+
+    Raises
+    ------
+    MsRecoverError
+        As `complete` does; nothing is written unless all files can be.
+    """
+    held = [kind for kind in (*kinds, None) if any(file.kind == kind for file in inventory.slices)] or kinds
     session = Session(inventory, options, jobs=jobs, progress=progress)
-    return _write(inventory.root, _find_actions(session, rank, parts), output, verify=verify, dry_run=dry_run)
+    return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
 
 
 def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAction, ...]:
@@ -96,7 +118,7 @@ def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAct
 
     choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     if not choice.found:
-        why = "; ".join(f"step {passed.step}: {passed.reason}" for passed in choice.rejected)
+        why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {root}; {why}")
     if (others := text_of_others(facts)) is not None:
@@ -112,11 +134,11 @@ def _write(
     """Write full slices, or say what would be written."""
     if not _is_here(root) or (output is not None and is_url(output)):
         return tuple(_write_at_url(root, output, action, verify=verify, dry_run=dry_run) for action in actions)
-    if output is not None:
-        actions = [replace(action, target=os.path.abspath(output)) for action in actions]
+    targets = [action.target if output is None else os.path.abspath(output) for action in actions]
+    there = [replace(action, target=target) for action, target in zip(actions, targets, strict=True)]
     if dry_run:
-        return tuple(foresee_slice(root, action) for action in actions)
-    return tuple(complete_slice(root, action, verify=verify) for action in actions)
+        return tuple(foresee_slice(root, action) for action in there)
+    return tuple(complete_slice(root, action, verify=verify) for action in there)
 
 
 def _is_here(root: str) -> bool:

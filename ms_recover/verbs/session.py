@@ -64,6 +64,7 @@ class Session:
         self.inventory, self.options = inventory, options
         self._reader = read or reader_of(inventory, jobs, progress)
         self.facts = TreeFacts(inventory, options, known_runs=known_runs)
+        self._parts = Parts(self.facts)
 
     @property
     def contents(self) -> Contents:
@@ -95,6 +96,7 @@ class Session:
         unread = {file.path: file for file in files if not self.contents.knows(file)}
         if unread:
             self.facts = self.facts.with_contents(self.contents.merged(self._reader(list(unread.values()))))
+            self._parts = Parts(self.facts)
         return bool(unread)
 
     def read_until_known(self, judge: Callable[[], T], required: Callable[[T], Iterable[SliceFile]]) -> T:
@@ -124,8 +126,8 @@ class Session:
 
     def compared(self, step: Step, kinds: Kinds = ()) -> list[Comparison]:
         """Return the parts of a step, or those of some kinds, compared by what was read."""
-        return Parts(self.facts).at(step, kinds)
+        return self._parts.at(step, kinds)
 
     def every_compared(self) -> list[Comparison]:
         """Return all parts that the step in the options leaves, compared by what was read; newest first."""
-        return Parts(self.facts).every()
+        return self._parts.every()

@@ -257,7 +257,7 @@ def test_only_one_file_holds_each_shard_where_redundancy_is_removed(tmp_path):
     held = {
         one.name for one in api.inspect(root / NEW / "llama_tiny-model-0000001-0000004.safetensors").header.parameters
     }
-    full = api.complete(api.scan(root), 1, at)
+    full = api.complete_iteration(api.scan(root), 1, at)
     names = [{one.name for one in api.inspect(root / result.target).header.parameters} for result in full]
     assert held < names[0]
     assert len(names[1]) == 2 * len(names[0])
@@ -266,7 +266,7 @@ def test_only_one_file_holds_each_shard_where_redundancy_is_removed(tmp_path):
     assert not plan.recoverable
     assert {one.parameter for one in plan.ranks[1].missing} == held
     with pytest.raises(UnrecoverableError):
-        api.complete(api.scan(root), 3, at)
+        api.complete_iteration(api.scan(root), 3, at)
 
 
 def test_what_was_dealt_out_over_data_parallel_ranks_is_named_exactly(tmp_path):

@@ -307,14 +307,14 @@ def test_a_full_slice_is_put_together_at_urls(dealt_tree, tmp_path):
         with open_plain(url) as store, store.open(path) as file:
             return sorted(file.read_at(0, file.size))
 
-    (done,) = api.complete(api.scan(url), 1)
+    done = api.complete(api.scan(url), 1)
     assert contents(url, done.target) == sorted(slice_of(named, 1))
     with pytest.raises(UsageError, match="there already"):
         api.complete(api.scan(url), 1)
     api.complete(api.scan(url), 2, output=str(tmp_path / "full.ckpt"))
     assert sorted((tmp_path / "full.ckpt").read_bytes()) == sorted(slice_of(named, 2))
     for source, name in ((url, "one.ckpt"), (tree, "two.ckpt")):
-        (done,) = api.complete(api.scan(source), 3, output=f"{other}/{name}")
+        done = api.complete(api.scan(source), 3, output=f"{other}/{name}")
         assert done.target == f"{other}/{name}"
         assert contents(other, name) == sorted(slice_of(named, 3))
 

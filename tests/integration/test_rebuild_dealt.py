@@ -84,6 +84,6 @@ def test_what_nobody_else_has_is_named(tree, tensors, form):
 
 def test_full_slices_hold_everything_in_order(tree, tensors, form):
     for rank in range(4):
-        (result,) = api.complete(api.scan(tree), rank)
+        result = api.complete(api.scan(tree), rank)
         assert result.target == f"ckpt_dir{rank}/test-{NEW}.complete.{form}"
         assert (tree / result.target).read_bytes() == slice_of(tensors, rank, form=form, metadata=FULL)

@@ -119,7 +119,10 @@ def of_load(root: Path, options: PlanOptions, names: str | None = None) -> Answe
 
 def of_complete(inventory: Inventory, options: PlanOptions, rank: int) -> Answer:
     try:
-        written = api.complete(inventory, rank, options)
+        if inventory.iterations:
+            written = api.complete_iteration(inventory, rank, options)
+        else:
+            written = (api.complete(inventory, rank, options),)
     except UnrecoverableError:
         return Answer(passed_over=None)
     except VerificationError as error:

@@ -242,7 +242,7 @@ def test_complete_takes_what_no_slice_of_the_step_confirms_where_another_step_do
     faults = (*lost(rank), Fault(kind="lost slice", rank=3 - rank, step=NEWEST))
     scene = Scene(job=job, faults=faults, lists=MISSING, options=PlanOptions(world_size=4))
     tree = make(scene, tmp_path / "tree")
-    (result,) = api.complete(api.scan(tree.root), rank, scene.options)
+    result = api.complete(api.scan(tree.root), rank, scene.options)
     assert contents_of((tree.root / result.target).read_bytes()) == job.contents(rank, NEWEST)
 
 

@@ -233,7 +233,7 @@ class _Examination:
         rank = self.source.randrange(self.job.size)
         before = _files(self.tree.root)
         try:
-            (result,) = api.complete(api.scan(self.tree.root), rank, replace(self.options, lost=frozenset()))
+            result = api.complete(api.scan(self.tree.root), rank, replace(self.options, lost=frozenset()))
         except MsRecoverError:
             return
         after = _files(self.tree.root)

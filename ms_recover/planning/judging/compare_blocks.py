@@ -95,16 +95,16 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
     Slices with a manifest, those of which no contents are known, and those that were not committed, show nothing.
     """
     by_rank = {
-        one.rank: one
-        for one in slices
-        if one.digests is not None and one.manifest is None and one.file.problem is None
-        if not is_uncommitted(facts, one)
+        slice_.rank: slice_
+        for slice_ in slices
+        if slice_.digests is not None and slice_.manifest is None and slice_.file.problem is None
+        if not is_uncommitted(facts, slice_)
     }
     refuted: dict[str, str] = {}
     for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
-        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())] if path else []
+        counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())] if path else []
         agree, differ = _count_sides(counted)
-        odd = min((one for one, found in differ.items() if len(found) > agree[one]), default=None)
+        odd = min((slice_ for slice_, names in differ.items() if len(names) > agree[slice_]), default=None)
         if odd is not None:
             (other, _), *_ = differ[odd]
             names = name_some([name for _, name in differ[odd]])
@@ -243,9 +243,9 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
     # What votes over layouts settle, a rank list need not: its dispute about the same is none.
     settled = {
         (path, name)
-        for one in votes
-        if one.block.by_layout
-        for path, lost in one.vote.odd.items()
+        for tally in votes
+        if tally.block.by_layout
+        for path, lost in tally.vote.odd.items()
         for name in lost.names
     }
     odd: dict[str, list[Outvoted]] = defaultdict(list)
@@ -256,25 +256,25 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
     alone: set[str] = set()
     tolerated: dict[str, list[str]] = defaultdict(list)
     agreeing: Counter[str] = Counter()
-    for one in votes:
-        vote = one.vote
-        if vote.disagreement is not None and not _settled_elsewhere(one, settled):
+    for tally in votes:
+        vote = tally.vote
+        if vote.disagreement is not None and not _settled_elsewhere(tally, settled):
             text = vote.disagreement
-            if one.block.by_layout:
-                text += f", by {one.block.source}: it is not the strategy file of these slices, or they are damaged"
-            disagreements[_ranks_of(facts, one.block)] = text
-            undecided |= {ballot.path: text for ballot in one.ballots}
-            for ballot in one.ballots:
+            if tally.block.by_layout:
+                text += f", by {tally.block.source}: it is not the strategy file of these slices, or they are damaged"
+            disagreements[_ranks_of(facts, tally.block)] = text
+            undecided |= {ballot.path: text for ballot in tally.ballots}
+            for ballot in tally.ballots:
                 disputed[ballot.path].update(vote.disputed)
         for path, lost in vote.odd.items():
             odd[path].append(lost)
-        alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
-        tolerance = facts.tolerance.of_slices(ballot.rank_local for ballot in one.ballots)
-        compared = any(not tolerance.covers(name) for name in one.names)
+        alone |= vote.winners if len(vote.winners) == 1 and tally.names else frozenset()
+        tolerance = facts.tolerance.of_slices(ballot.rank_local for ballot in tally.ballots)
+        compared = any(not tolerance.covers(name) for name in tally.names)
         for path in vote.winners:
             if compared:
                 witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
-            agreeing[path] += len(one.names) if vote.agreeing > 1 else 0
+            agreeing[path] += len(tally.names) if vote.agreeing > 1 else 0
             tolerated[path] += vote.tolerated
     # A slice that lost may still give what it was not outvoted in, unless it agrees with others in less than that.
     outvoted = {path: _merge(lost) for path, lost in odd.items()}

@@ -104,12 +104,12 @@ def _check_lists(facts: Facts, group: tuple[int, ...], step: Step, structure: St
 
 
 def _contradiction_text(facts: Facts, difference: _Difference) -> str:
-    one, other, names = difference.one, difference.other, difference.names
+    first, second, names = difference.one, difference.other, difference.names
     return (
-        f"{facts.groups.claimed[one.rank]} is contradicted by contents: ranks {one.rank} and {other.rank} hold "
+        f"{facts.groups.claimed[first.rank]} is contradicted by contents: ranks {first.rank} and {second.rank} hold "
         f"different contents in {len(names)} of {difference.of} parameters, such as {name_some(names)}, in "
-        f"{one.path} and {other.path}; correct it, or declare the rank lost whose slice is damaged: "
-        f"--lost {one.rank} or --lost {other.rank}"
+        f"{first.path} and {second.path}; correct it, or declare the rank lost whose slice is damaged: "
+        f"--lost {first.rank} or --lost {second.rank}"
     )
 
 

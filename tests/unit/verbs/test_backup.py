@@ -215,8 +215,7 @@ def test_a_full_slice_is_put_together_out_of_a_backup(tmp_path):
     inventory = api.scan(tmp_path / "backup")
     with pytest.raises(UsageError, match="only read"):
         api.complete(inventory, 1)
-    (foreseen,) = api.complete(inventory, 1, output=str(tmp_path / "dry.ckpt"), dry_run=True)
-    assert foreseen.status == "planned"
+    assert api.complete(inventory, 1, output=str(tmp_path / "dry.ckpt"), dry_run=True).status == "planned"
     api.complete(inventory, 1, output=str(tmp_path / "out.ckpt"))
     api.complete(api.scan(tmp_path / "tree"), 1, output=str(tmp_path / "same.ckpt"))
     assert (tmp_path / "out.ckpt").read_bytes() == (tmp_path / "same.ckpt").read_bytes()
