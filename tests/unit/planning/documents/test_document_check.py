@@ -88,7 +88,7 @@ def test_a_single_file_needs_no_metadata_and_several_do(whole):
 
 
 def test_files_that_metadata_do_not_name_are_counted(whole):
-    one = replace(whole, slices=tuple(file for file in whole.slices if file.part == "model" and file.rank < 1))
+    one = replace(whole, slices=tuple(file for file in whole.slices if file.kind == "model" and file.rank < 1))
     files = {"llama_tiny-model-0000000-0000008.safetensors": listed_files(one.slices, NEW).popitem()[1]}
     again = iteration_of(whole, NEW)
     assert metadata_problem(again, files).endswith("it is of another save")
@@ -99,7 +99,7 @@ def test_files_that_metadata_do_not_name_are_counted(whole):
 @pytest.mark.parametrize(("odd", "wrong"), [(1, False), (2, False), (3, True), (4, True)])
 def test_metadata_are_wrong_where_more_than_half_of_the_files_of_a_kind_contradict_them(odd, wrong, whole):
     def change(file):
-        struck = file.part == "model" and file.rank < odd
+        struck = file.kind == "model" and file.rank < odd
         return replace(file, parameters=file.parameters[1:]) if struck else file
 
     found = problem(with_files(whole, change))
@@ -109,9 +109,9 @@ def test_metadata_are_wrong_where_more_than_half_of_the_files_of_a_kind_contradi
 
 def test_damaged_files_neither_contradict_metadata_nor_speak_for_them(whole):
     def change(file):
-        if file.part == "model" and file.rank < 2:
+        if file.kind == "model" and file.rank < 2:
             return replace(file, parameters=file.parameters[1:])
-        return replace(file, problem="cut") if file.part == "model" and file.rank == 2 else file
+        return replace(file, problem="cut") if file.kind == "model" and file.rank == 2 else file
 
     assert problem(with_files(whole, change)).startswith("2 of 3 files contradict it")
 

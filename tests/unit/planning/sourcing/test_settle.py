@@ -14,6 +14,7 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.sourcing.supply import Supply
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import manifest
 
@@ -79,7 +80,7 @@ def settlement(
     )
     read = Contents({}) if options.get("quick") else Contents(known)
     facts = gather_facts(inventory, PlanOptions(world_size=RANKS, **options), read)
-    return Supply.of(facts, judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])).settlement
+    return Supply.of(facts, judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])).settlement
 
 
 def without_judging(values, **how):
