@@ -116,7 +116,12 @@ class WholeParameters:
             return
         for name in sorted(self.index.stages.layouts.get(stage, ())):
             if not name.startswith(NOT_SHARDED):
-                yield name, _nothing_states(rank)
+                yield name, self._nothing_states(rank)
+
+    def _nothing_states(self, rank: int) -> str:
+        if rank in self.index.slices and self.index.slices[rank].file.encryption is not None:
+            return f"the slice of rank {rank} is encrypted, and such slices are not cut anew"
+        return f"nothing states what the lost slice of rank {rank} held"
 
     def lost_stages(self) -> list[MissingRegion]:
         """Return the stages of which neither a slice nor a strategy file is left, or not all lists and no layouts."""
@@ -124,7 +129,7 @@ class WholeParameters:
         part = self.facts.inventory.part
         named = part.expected.get(self.supply.judgement.step) if part is not None else None
         gone = [
-            MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, _nothing_states(rank))
+            MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, self._nothing_states(rank))
             for stage, rank in self._lists.unknown.items()
             if stage not in stages.layouts and (stage in self.index.by_stage or not stages.devices)
         ]
@@ -372,10 +377,6 @@ class WholeParameters:
                 refuted = f"{path} names too few of the parameters of its slices to be of the same network"
             self._refusals[stage] = refuted
         return self._refusals[stage]
-
-
-def _nothing_states(rank: int) -> str:
-    return f"nothing states what the lost slice of rank {rank} held"
 
 
 def _overlaps(one: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
