@@ -127,3 +127,19 @@ def test_no_parameter_is_named_that_the_run_never_had(seed: int) -> None:
             os.utime(path, (1, 1))
         named = {one.parameter for one in tree.planned(Path(folder) / "output").missing}
         assert "older.weight" not in named
+
+
+def test_what_encrypted_slices_hold_is_named(tmp_path: Path) -> None:
+    """Nobody can list it, and strategy files name it."""
+    source = Random(5)
+    arrays = random_arrays(source)
+    shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
+    jobs = (random_job(source, shapes, shared=False) for _ in range(1000))
+    job = next(one for one in jobs if len(one.stages) == 2)
+    root = make_job_tree(tmp_path / "source", job, arrays)
+    encrypted = Path(__file__).parents[1] / "data" / "formats" / "encrypted_AES-GCM.ckpt"
+    for rank in range(job.devices, job.ranks):
+        (root / f"ckpt_dir{rank}" / f"test-{NEWEST}.ckpt").write_bytes(encrypted.read_bytes())
+    plan = api.plan_reshard(api.scan(root), tmp_path / "output", WHOLE)
+    assert {one.parameter for one in plan.missing} == job.stages[1].keys()
+    assert all("encrypted" in one.reason for one in plan.missing)

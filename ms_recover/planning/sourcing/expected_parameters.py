@@ -166,7 +166,8 @@ def lost_lists(index: ParameterIndex) -> LostLists:
         unknown += [rank] if stated is None and not trusted else []
         listed[rank] = stated or (shown.parameters if shown is not None else ())
     if not dealt:
-        unknown = [rank for rank in unknown if index.stages.of(rank) not in index.by_stage]
+        giving = {index.stages.of(rank) for rank, one in index.slices.items() if one.file.encryption is None}
+        unknown = [rank for rank in unknown if index.stages.of(rank) not in giving]
     return LostLists(
         listed={rank: parameters for rank, parameters in listed.items() if parameters},
         unknown={index.stages.of(rank): rank for rank in reversed(unknown)},

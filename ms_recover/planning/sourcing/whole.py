@@ -116,14 +116,19 @@ class WholeParameters:
             return
         for name in sorted(self.index.stages.layouts.get(stage, ())):
             if not name.startswith(NOT_SHARDED):
-                yield name, _nothing_states(rank)
+                yield name, self._nothing_states(rank)
+
+    def _nothing_states(self, rank: int) -> str:
+        if rank in self.index.slices and self.index.slices[rank].file.encryption is not None:
+            return f"the slice of rank {rank} is encrypted, and such slices are not cut anew"
+        return f"nothing states what the lost slice of rank {rank} held"
 
     def lost_stages(self) -> list[MissingRegion]:
         """Return the stages of which neither a slice nor a strategy file is left, or not all lists and no layouts."""
         stages, world = self.index.stages, self.facts.world.ranks
         named = self.facts.inventory.part.expected.get(self.supply.judgement.step)
         gone = [
-            MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, _nothing_states(rank))
+            MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, self._nothing_states(rank))
             for stage, rank in self._lists.unknown.items()
             if stage not in stages.layouts and (stage in self.index.by_stage or not stages.devices)
         ]
@@ -371,10 +376,6 @@ class WholeParameters:
                 refuted = f"{path} names too few of the parameters of its slices to be of the same network"
             self._refusals[stage] = refuted
         return self._refusals[stage]
-
-
-def _nothing_states(rank: int) -> str:
-    return f"nothing states what the lost slice of rank {rank} held"
 
 
 def _overlaps(one: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
