@@ -40,11 +40,11 @@ class Tried:
     ----------
     differing : bool
         Its slices differ.
-    losses, fatal : int
-        How many losses were compared, and after how many of them the plan fails.
-    unread : int
-        Fatal ones by audit after which a plan recovers by slices, such as those of older steps, that no plan of the
-        tree reads as it is: what docs/audit.md excepts.
+    losses, fatal, more : int
+        How many losses were compared, after how many of them the plan fails, and after how many it reads slices, such
+        as those of older steps, that no plan of the tree reads as it is.
+    missed, strict : int
+        Of these last ones, which docs/audit.md excepts, how many the audit wrongly calls recoverable, and fatal.
     violations : tuple of str
         What contradicts the law.
     """
@@ -52,7 +52,9 @@ class Tried:
     differing: bool
     losses: int = 0
     fatal: int = 0
-    unread: int = 0
+    more: int = 0
+    missed: int = 0
+    strict: int = 0
     violations: tuple[str, ...] = ()
 
 
@@ -100,8 +102,10 @@ def try_law(seed: int, most: int | None = None) -> Tried | None:
                 recovers, read = _plan(root, scene)
             tried.losses += 1
             tried.fatal += not recovers
-            if recovers and loss.fatal and read - known:
-                tried.unread += 1
+            if read - known:
+                tried.more += 1
+                tried.strict += recovers and loss.fatal
+                tried.missed += not recovers and not loss.fatal
             elif recovers is loss.fatal:
                 verdict = f"{'fatal' if loss.fatal else 'not fatal'} by audit ({loss.reason})"
                 text = f"seed {seed}: the loss of ranks {list(loss.ranks)} is {verdict}"

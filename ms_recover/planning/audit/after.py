@@ -7,11 +7,13 @@ from functools import cached_property
 from math import comb
 
 from ms_recover.errors import MsRecoverError
+from ms_recover.model.groups import each_once
 from ms_recover.model.plan import RejectedStep
 from ms_recover.planning.audit.blocks import Ranks, StepHolders, join_parts
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, candidates_of
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.tree.candidates import experiments_beside
@@ -73,7 +75,9 @@ class Losable:
     def _is_settled(self) -> bool:
         """Whether no slice is worth what it is by others that may be lost."""
         tree = self._tree
-        if tree.facts.inventory.orphans or not all(map(_agree, tree.every())):
+        if tree.facts.options.ranks is not None or tree.facts.inventory.orphans:
+            return False
+        if not all(map(_agree, tree.every())):
             return False
         for one in candidates_of(tree.facts):
             if isinstance(one, RejectedStep) or not all(map(_is_sound, assess_candidate(tree, one).value.parts)):
@@ -87,17 +91,26 @@ def _agree(compared: Comparison) -> bool:
     against = (
         facts.groups.contested,
         facts.stages.contradicts,
-        facts.stages.problem,
+        facts.inventory.strategy_files and facts.stages.problem,
         facts.trials,
         facts.world.rejected_lists,
-        experiments_beside(facts),
+        facts.experiments.taken and experiments_beside(facts),
         structure.damaged,
         structure.conflicts,
         structure.deduplicated,
         structure.doubtful,
         compared.refuted,
     )
-    return not any(against)
+    return not any(against) and _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
+
+
+def _lists_agree(facts: Facts) -> bool:
+    """Whether every rank list, manifest and layout names the same ranks as holders of the same slice."""
+    groups, families = facts.groups, facts.stages.families
+    stated = [file.info.sorted_ranks for file in facts.inventory.group_files if file.info is not None]
+    stated += [each_once(one.manifest.group) for one in facts.counted if one.manifest is not None]
+    stated += [families[rank] for rank in groups.members if rank in families]
+    return all(groups.of(rank) == ranks for ranks in stated for rank in ranks)
 
 
 def _is_sound(part: AssessedPart) -> bool:

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ms_recover.model.inventory import GroupFile, Inventory, MetaFile, RankPath, StrategyFile
+from ms_recover.model.inventory import GroupFile, Inventory, MetaFile, RankPath, StrategyFile, UnhealthySlice
 
-_File = TypeVar("_File", GroupFile, StrategyFile, MetaFile)
+_File = TypeVar("_File", GroupFile, StrategyFile, MetaFile, UnhealthySlice)
 
 
 def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) -> Inventory:
     """Return what a scan finds after the files of some ranks are gone.
 
-    Rank lists, strategy files and ``meta.json`` in the directory of a rank go with it. What lies elsewhere stays, as
-    the documents of iterations do.
+    Rank lists, strategy files and documents in the directory of a rank go with it. What lies elsewhere stays, as the
+    documents of iterations do.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) 
     owners, gone = owners_of(inventory, world), frozenset(ranks)
 
     def left(files: Iterable[_File]) -> tuple[_File, ...]:
-        return tuple(one for one in files if one.rank not in gone or owner_of(one.path, owners) != one.rank)
+        return tuple(one for one in files if owner_of(one.path, owners) not in gone)
 
     return replace(
         inventory,
@@ -42,7 +42,7 @@ def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) 
         group_files=left(inventory.group_files),
         strategy_files=left(inventory.strategy_files),
         meta_files=left(inventory.meta_files),
-        unhealthy=inventory.unhealthy if 0 not in gone else (),
+        unhealthy=left(inventory.unhealthy),
     )
 
 
