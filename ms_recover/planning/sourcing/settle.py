@@ -171,21 +171,23 @@ class Settlement:
         return None
 
     def _lost_alike(self, rank: int, name: str) -> Sequence[int]:
-        """Return the ranks that hold the part that a rank holds, and whose slices are not sound but left something."""
+        """Return the ranks that hold the part that a rank holds, and whose slices are not sound but left something.
+
+        Without a layout they are of all stages.
+        """
         index, facts = self.index, self.index.facts
         stage = index.stages.of(rank)
         way = index.way(stage, name)
-        if way is None:
-            return ()
-        if way.number not in self._lost:
+        number = way.number if way is not None else -1
+        if number not in self._lost:
             by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
-            for one in index.stages.ranks(stage):
+            for one in index.stages.ranks(stage) if way is not None else range(facts.world.ranks):
                 if not index.is_sound(one) and (
                     self._stated_of(one) or any(one in held for held in facts.steps.values())
                 ):
-                    by_part[way.cell(one).index].append(one)
-            self._lost[way.number] = by_part
-        return self._lost[way.number].get(way.cell(rank).index, ())
+                    by_part[way.cell(one).index if way is not None else ()].append(one)
+            self._lost[number] = by_part
+        return self._lost[number].get(way.cell(rank).index if way is not None else (), ())
 
     def _settle(self, rank: int, parameter: Parameter, *, own_first: bool = True) -> Settled:
         settled = self._compare(rank, parameter, own_first=own_first)

@@ -331,6 +331,8 @@ class WholeParameters:
             why = refused[0]
         elif not (own or like.is_counter) and self._may_be_cut(name, ranks):
             why = why_perhaps_cut(ranks)
+        elif (against := self.settlement.contradicted(ranks[0], like, ranks)) is not None:
+            why = against.problem
         if why is not None:
             return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
         box = tuple((0, size) for size in like.shape)
