@@ -139,19 +139,17 @@ def find_slice_facts(
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
         group, path, claimed = groups.of(file.rank), file.path, file.rank in groups.claimed
         read = contents.digests.get(path)
-        stated = file.manifest.digests if file.manifest is not None else None
+        whose = group if inventory.part.kind is None else None
+        problem = check_manifest(file, world.ranks, whose, claimed=claimed, later=group in later)
         yield SliceFacts(
             file=file,
             path=path,
             listed=shared.setdefault(listed, listed),
             group=group,
             claimed=claimed,
-            digests=None if file.encryption is not None else read or stated,
+            digests=None if file.encryption is not None else read or _stated_digests(file, problem),
             was_read=read is not None,
-            manifest_problem=check_manifest(
-                file, world.ranks, group if inventory.part.kind is None else None, claimed=claimed, later=group in later
-            )
-            or check_listed(file, expected),
+            manifest_problem=problem or check_listed(file, expected),
             content_problem=check_contents(file, contents),
             failing=file.failing or path in contents.failing,
             expected=expected,
@@ -159,6 +157,14 @@ def find_slice_facts(
             is_nan=path in contents.nan,
             seen_local=_seen(file, seen),
         )
+
+
+def _stated_digests(file: SliceFile, problem: str | None) -> Digests | None:
+    """Return the digests in the manifest of a slice; None where the manifest lists other parameters than the slice."""
+    manifest = file.manifest
+    if manifest is None or (problem is not None and manifest.parameters != file.parameters):
+        return None
+    return manifest.digests
 
 
 def _seen(file: SliceFile, seen: Mapping[Member, SeenLocal]) -> SeenLocal:

@@ -9,6 +9,7 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.slices import Parameter
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.tree.candidates import runs_of, why_older
 from ms_recover.planning.world_size import check_rank
@@ -36,6 +37,14 @@ def test_digests_are_those_read_else_those_of_the_manifest():
     assert (only(facts, 2).digests, only(facts, 2).was_read) == (None, False)
     assert "not those of its manifest" in only(facts, 0).content_problem
     assert only(facts, 1).content_problem is None
+
+
+def test_a_manifest_that_lists_other_parameters_says_nothing_of_the_contents():
+    """Digests are in the order of the list; with the bytes of another slice under its name they are not its own."""
+    other = replace(backed(slice_file(0), "a"), parameters=(Parameter("w", "Float32", (2,), 8),))
+    facts = gather([other, *plain()[1:]])
+    assert only(facts, 0).digests is None
+    assert "does not list the parameters" in only(facts, 0).manifest_problem
 
 
 def test_encrypted_slices_have_no_digests_to_compare():
