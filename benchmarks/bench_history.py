@@ -30,7 +30,7 @@ from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.redundancy.layouts import cells_of
+from ms_recover.planning.claims.layouts import cells_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.cuts import cut_layout

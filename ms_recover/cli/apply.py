@@ -166,7 +166,7 @@ def _seen_now(made: Plan) -> Plan:
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     """Read a plan; options of the environment were for the planning, but for the refusal of older steps."""
     from ms_recover.formats.plan_json import plan_from_json
-    from ms_recover.planning.planner import refuse_older_step
+    from ms_recover.planning.plan.planner import refuse_older_step
     from ms_recover.stores.local import read_text
 
     for option in typed_options(ctx):

@@ -259,7 +259,7 @@ def _options(ctx: click.Context, given: WantedTexts) -> ReshardOptions:
     """Return what is wanted; a usage error when it is not one thing, or an option does not go with it."""
     from ms_recover.model.axes import DEFAULT_ORDER
     from ms_recover.model.reshard import ReshardOptions
-    from ms_recover.planning.resharding.rename import parse_rules
+    from ms_recover.planning.reshard.rename import parse_rules
 
     if [given.to is not None, given.axes is not None, given.full].count(True) != 1:
         raise click.UsageError("name the target once: --to PATH, --axes SIZES or --full", ctx)
@@ -303,6 +303,6 @@ def _code(made: ReshardPlan) -> int:
 
 def _plan_json(made: ReshardPlan) -> dict[str, Any]:
     from ms_recover.formats.reshard_json import reshard_plan_to_json
-    from ms_recover.planning.resharding.actions import bytes_read
+    from ms_recover.planning.reshard.actions import bytes_read
 
     return reshard_plan_to_json(made, bytes_read(made))

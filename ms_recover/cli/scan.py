@@ -49,7 +49,7 @@ def command(
         inventory = scan_tree(root, scan, as_json=as_json)
     if as_json:
         from ms_recover.formats.report_json import inventory_to_json
-        from ms_recover.planning.positions import find_positions
+        from ms_recover.planning.tree.positions import find_positions
 
         print_json(inventory_to_json(inventory, find_positions(inventory.slices).every))
     else:

@@ -149,7 +149,7 @@ def find_topology(
         When a file cannot be read.
     """
     from ms_recover.formats.topology.topology_file import decode_topology, place_by, with_domains
-    from ms_recover.planning.hosts import check_hosts, hosts_in_manifests, topology_of_manifests
+    from ms_recover.planning.audit.hosts import check_hosts, hosts_in_manifests, topology_of_manifests
 
     ranks, tree = _world(inventory, world_size)
     hosts = hosts_in_manifests(inventory) if inventory is not None and not chosen.ignore_hosts else {}
@@ -231,7 +231,7 @@ def _world(inventory: Inventory | None, given: int | None) -> tuple[int | None, 
         return given, ""
     if inventory is None or not (inventory.ranks or inventory.part.steps):
         return None, ""
-    from ms_recover.planning.world_size import find_world_size
+    from ms_recover.planning.tree.world_size import find_world_size
 
     world = find_world_size(inventory)
     return world.ranks, world.source

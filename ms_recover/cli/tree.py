@@ -71,7 +71,7 @@ def plan_code(plan: Plan, *, detailed: bool = False) -> int:
     One that would fail because of what is in the way has the code with which applying it would end.
     """
     if plan.recoverable and plan.obstacles:
-        from ms_recover.planning.places import code_of
+        from ms_recover.planning.plan.places import code_of
 
         return code_of(plan.obstacles)
     if plan.recoverable:

@@ -34,9 +34,9 @@ from ms_recover.model.plan import Action, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
 from ms_recover.model.verdicts import Evidence
-from ms_recover.planning.explain import explain_planned
-from ms_recover.planning.planner import refuse_older_step
-from ms_recover.planning.union import unite
+from ms_recover.planning.plan.explain import explain_planned
+from ms_recover.planning.plan.planner import refuse_older_step
+from ms_recover.planning.tree.union import unite
 from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)

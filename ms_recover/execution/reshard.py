@@ -31,7 +31,7 @@ from ms_recover.model.progress import expect_bytes
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile, written_parameters
 from ms_recover.model.slices import SliceHeader, SliceImage
-from ms_recover.planning.resharding.actions import action_of, source_names
+from ms_recover.planning.reshard.actions import action_of, source_names
 from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked
 from ms_recover.stores.digest import digest_of, holds
 from ms_recover.stores.directories import DirectorySyncs

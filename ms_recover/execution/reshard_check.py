@@ -16,7 +16,7 @@ from ms_recover.formats.header import parse_header
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.compose import ComposedParameter
 from ms_recover.model.reshard import ReshardPlan
-from ms_recover.planning.resharding.actions import CutBack, cut_back
+from ms_recover.planning.reshard.actions import CutBack, cut_back
 from ms_recover.stores.digest import digest_file, name_digest
 from ms_recover.stores.gather import WINDOW, Contents
 from ms_recover.stores.store import Store

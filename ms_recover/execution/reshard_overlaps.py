@@ -9,7 +9,7 @@ from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.reshard import HeldRegion, Overlap, ReshardPlan
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.redundancy.regions import intersect, runs_of, volume
+from ms_recover.planning.claims.regions import intersect, runs_of, volume
 from ms_recover.stores.urls import open_store
 
 

@@ -15,7 +15,7 @@ from ms_recover.formats.plan_paths import name_problems, text_of_problem
 from ms_recover.model.actions import FileState
 from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import Plan
-from ms_recover.planning.places import (
+from ms_recover.planning.plan.places import (
     Judged,
     Target,
     copies_of,
@@ -51,7 +51,7 @@ def judge_now(
     elsewhere : collection of str
         Paths of slices that do not lie below the root.
     just_made : bool
-        As for `ms_recover.planning.places.judge_places`.
+        As for `ms_recover.planning.plan.places.judge_places`.
     """
     if just_made and (misnamed := _misnamed(plan)):
         return Judged(misnamed)

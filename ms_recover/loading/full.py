@@ -26,7 +26,7 @@ from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
-from ms_recover.planning.sourcing.whole import EVERY_PARAMETER
+from ms_recover.planning.supply.whole import EVERY_PARAMETER
 from ms_recover.scanning.whole_files import has_whole_files
 from ms_recover.stores.urls import open_store, shown_url
 

@@ -20,7 +20,7 @@ from ms_recover.loading.whole_source import WholeSource
 from ms_recover.model.compose import ComposedParameter, MissingRegion
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
-from ms_recover.planning.sourcing.whole import EVERY_PARAMETER
+from ms_recover.planning.supply.whole import EVERY_PARAMETER
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.fill import take_memory
 from ms_recover.stores.urls import open_store

@@ -17,7 +17,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
-from ms_recover.planning.redundancy.manifest_check import check_manifest
+from ms_recover.planning.claims.manifest_check import check_manifest
 from ms_recover.scanning.whole_files import WholeFiles, find_whole_files
 from ms_recover.stores.urls import open_store
 

@@ -9,8 +9,8 @@ from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.steps import Step
-from ms_recover.planning.resharding.actions import action_of, source_names
-from ms_recover.planning.sourcing.whole import EVERY_PARAMETER
+from ms_recover.planning.reshard.actions import action_of, source_names
+from ms_recover.planning.supply.whole import EVERY_PARAMETER
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

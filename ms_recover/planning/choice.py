@@ -16,11 +16,11 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import judge_clean, make_tree_history
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import choose_sources
-from ms_recover.planning.sourcing.supply import Supply, supply_of
+from ms_recover.planning.supply.choose import choose_sources
+from ms_recover.planning.supply.supply import Supply, supply_of
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_alike
 from ms_recover.planning.tree.rank_verdicts import join_ranks, why_unrecoverable
+from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 C = TypeVar("C")

@@ -12,8 +12,8 @@ from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, many, ranks_text
 from ms_recover.model.topology import Topology
-from ms_recover.planning.positions import find_positions
-from ms_recover.planning.prefixes import find_experiments, stated_base
+from ms_recover.planning.tree.positions import find_positions
+from ms_recover.planning.tree.prefixes import find_experiments, stated_base
 from ms_recover.reporting.rank_map import rank_map, states_of_inventory
 from ms_recover.reporting.tables import note_lines, page, section, size_text, table_lines
 

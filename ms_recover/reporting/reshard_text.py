@@ -6,7 +6,7 @@ from collections import Counter
 
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
 from ms_recover.model.texts import list_some, many, name_some
-from ms_recover.planning.resharding.actions import bytes_read
+from ms_recover.planning.reshard.actions import bytes_read
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.pieces import region_text
 from ms_recover.reporting.tables import first_rows, note_lines, page, section, size_text

@@ -11,8 +11,8 @@ from ms_recover.formats.identify import identify
 from ms_recover.formats.shard_metadata import read_metadata
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.documents.stages import find_document_stages
-from ms_recover.planning.resharding.target import Target, target_of_files
+from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.reshard.target import Target, target_of_files
 from ms_recover.scanning.naming import read_rank_directory, strategy_rank
 from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.tree import Tree

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.tree.facts import gather_facts
 
 
 def missing_lists(inventory: Inventory, options: PlanOptions) -> dict[int, tuple[int, ...]]:
@@ -17,7 +17,7 @@ def missing_lists(inventory: Inventory, options: PlanOptions) -> dict[int, tuple
     Layouts alone may be those of another run, and equal contents alone may be chance: both must agree, at the newest
     step that is sealed on all ranks. Iterations of MindFormers need no lists: their metadata name the holders.
 
-    Raises what `ms_recover.planning.facts.gather_facts` raises.
+    Raises what `ms_recover.planning.tree.facts.gather_facts` raises.
     """
     listed = {file.rank for file in inventory.group_files}
     sealed = _newest_sealed(inventory)

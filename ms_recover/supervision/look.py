@@ -16,7 +16,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.world_size import find_world_size
+from ms_recover.planning.tree.world_size import find_world_size
 from ms_recover.supervision.quiet import Identity, Signature, StepSight, left_to_the_job
 from ms_recover.system_errors import explained
 

@@ -20,7 +20,7 @@ from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX, WATCH_LOCK_P
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.sealing import SealedStep
-from ms_recover.planning.world_size import find_world_size
+from ms_recover.planning.tree.world_size import find_world_size
 from ms_recover.supervision.equal_ranks import missing_lists
 from ms_recover.supervision.look import Directories, identity_of, is_sealed, sights, with_crc
 from ms_recover.supervision.quiet import QuietSteps, StepSight

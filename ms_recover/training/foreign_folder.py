@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ms_recover.errors import UsageError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.lineage import Lineage, RunRecord, identity_of
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, identity_of
 from ms_recover.training.job import TrainingJob
 
 Identity = tuple[str, int | None]

@@ -15,7 +15,7 @@ from ms_recover.loading.contents import SliceContents
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
+from ms_recover.planning.tree.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.attributes import changed_values, places_of
 from ms_recover.training.cell_settings import compare_cells, settings_of_cells

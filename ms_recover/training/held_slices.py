@@ -1,7 +1,7 @@
 """The slices in a rank's directory, of whatever program: each with its manifest, and with the experiment it is of.
 
 The manifest states the experiment and the number of the start; where a kill left none, the state file that a saver
-wrote before does. Names are asked only where there is neither, see `ms_recover.planning.prefixes`.
+wrote before does. Names are asked only where there is neither, see `ms_recover.planning.tree.prefixes`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.prefixes import find_experiments
+from ms_recover.planning.tree.lineage import identity_of
+from ms_recover.planning.tree.prefixes import find_experiments
 from ms_recover.training.experiment import experiment_of, start_of
 
 _NAME = re.compile(

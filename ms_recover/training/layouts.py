@@ -11,7 +11,7 @@ from typing import Any
 from ms_recover.errors import UsageError
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.redundancy.layouts import cells_of, cut_alike
+from ms_recover.planning.claims.layouts import cells_of, cut_alike
 from ms_recover.stores.atomic import write_small
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import record_of
+from ms_recover.planning.tree.lineage import record_of
 from ms_recover.training.held_slices import Held, HeldSlice, read_folder
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.run import has_resumed

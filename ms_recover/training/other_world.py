@@ -41,7 +41,7 @@ from ms_recover.file_names import (
 )
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
-from ms_recover.planning.world_size import find_world_size
+from ms_recover.planning.tree.world_size import find_world_size
 from ms_recover.scanning.naming import strategy_rank
 from ms_recover.stores.atomic import AtomicFile, write_small
 from ms_recover.stores.directories import make_directory, sync_directory

@@ -24,10 +24,10 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.choice import assess_step
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
-from ms_recover.planning.required_reads import required_reads_of_rank
-from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept, why_not_shown
+from ms_recover.planning.plan.required_reads import required_reads_of_rank
+from ms_recover.planning.supply.lent_values import lost_values, text_of_kept, why_not_shown
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_of
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.survey import survey_folder
@@ -233,7 +233,7 @@ class RankView:
     ) -> RankView:
         """Return the view in which the scan is judged with these options, and with the runs that some rank sees.
 
-        With `only` no other step is available. Raises what `ms_recover.planning.facts.gather_facts` and
+        With `only` no other step is available. Raises what `ms_recover.planning.tree.facts.gather_facts` and
         `compare_slices` raise.
         """
         if self.seen is None:

@@ -13,9 +13,9 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import judge_each
-from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, follow_choice
-from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_lineage, follow_choice
+from ms_recover.planning.tree.runs import Run
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
 from ms_recover.training.foreign_folder import check_folders, held_runs

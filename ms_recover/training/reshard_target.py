@@ -11,9 +11,9 @@ from ms_recover.errors import InputError, UsageError
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
-from ms_recover.planning.redundancy.layouts import NOT_SHARDED, cells_of
-from ms_recover.planning.redundancy.stages import Stages
-from ms_recover.planning.resharding.target import Target
+from ms_recover.planning.claims.layouts import NOT_SHARDED, cells_of
+from ms_recover.planning.claims.stages import Stages
+from ms_recover.planning.reshard.target import Target
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.layouts import with_states
 from ms_recover.training.options import is_data_parallel, listed_layouts, optimizer_is_shared_out

@@ -22,14 +22,14 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, judge_runs
-from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.lineage import RunRecord, find_run_records
-from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
-from ms_recover.planning.resharding.target import Target
-from ms_recover.planning.runs import Run
+from ms_recover.planning.reshard.step_plan import plan_step, why_incomplete
+from ms_recover.planning.reshard.target import Target
 from ms_recover.planning.tree.candidates import Candidate, find_candidates
-from ms_recover.planning.union import unite
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.lineage import RunRecord, find_run_records
+from ms_recover.planning.tree.runs import Run
+from ms_recover.planning.tree.union import unite
 from ms_recover.scanning.read import read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.local_store import LocalStore

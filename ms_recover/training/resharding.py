@@ -22,9 +22,9 @@ from ms_recover.model.manifest import Manifest, RunStep
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.resharding.actions import action_of, source_names
-from ms_recover.planning.resharding.step_plan import why_incomplete
+from ms_recover.planning.reshard.actions import action_of, source_names
+from ms_recover.planning.reshard.step_plan import why_incomplete
+from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.accumulation import accumulation

@@ -16,7 +16,7 @@ from ms_recover.model.options import ScanOptions
 from ms_recover.model.rank_local import MOST_NAMED, why_refused
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.planner import plan_for_rank
+from ms_recover.planning.plan.planner import plan_for_rank
 from ms_recover.stores.places import look_at_folder
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice

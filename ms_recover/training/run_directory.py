@@ -17,7 +17,7 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import identity_of
+from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.training.experiment import experiment_of
 from ms_recover.training.held_slices import Held, HeldSlice, held_slice, prefix_of, read_folder
 from ms_recover.training.host import this_host

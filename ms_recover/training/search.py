@@ -13,7 +13,7 @@ from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.lineage import RUN
+from ms_recover.planning.tree.lineage import RUN
 from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of

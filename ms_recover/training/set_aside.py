@@ -14,7 +14,7 @@ from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import Lineage
+from ms_recover.planning.tree.lineage import Lineage
 from ms_recover.stores.local_store import LocalStore
 
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ms_recover.planning.audit.after import Losable
     from ms_recover.planning.choice import AssessedStep, Choice
     from ms_recover.planning.judging.judge import Parts
-    from ms_recover.planning.planner import Planned
+    from ms_recover.planning.plan.planner import Planned
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def audit_claims(
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
-    from ms_recover.planning.facts import gather_facts
+    from ms_recover.planning.tree.facts import gather_facts
 
     facts = gather_facts(inventory, _with_size(inventory, options))
     held = claimed_holders(facts)
@@ -173,7 +173,7 @@ def count_ranks_of_claims(inventory: Inventory, options: PlanOptions = DEFAULT_P
     UsageError, ContradictionError
         As `audit`.
     """
-    from ms_recover.planning.world_size import find_world_size, with_word
+    from ms_recover.planning.tree.world_size import find_world_size, with_word
 
     options = _with_size(inventory, options)
     return with_word(find_world_size(inventory, options.world_size), options, inventory).ranks
@@ -183,7 +183,7 @@ def _with_size(inventory: Inventory, options: PlanOptions) -> PlanOptions:
     """Return the options with the number of ranks that their axes multiply to, where nothing else says how many."""
     if options.axes is None or options.world_size is not None or inventory.ranks or inventory.strategy_files:
         return options
-    from ms_recover.planning.redundancy.axes import count_ranks
+    from ms_recover.planning.claims.axes import count_ranks
 
     return replace(options, world_size=count_ranks(options.axes)[0])
 

@@ -19,9 +19,9 @@ from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
-from ms_recover.planning.explain import judge_complete
-from ms_recover.planning.runs import Run
+from ms_recover.planning.plan.explain import judge_complete
 from ms_recover.planning.tree.candidates import text_of_others
+from ms_recover.planning.tree.runs import Run
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import is_url, open_plain, open_store
 from ms_recover.verbs.session import Kinds, Session

@@ -17,7 +17,7 @@ from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMet
 from ms_recover.model.options import DEFAULT_PLAN, AuditOptions, PlanOptions
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
-from ms_recover.planning.planner import judge_step_of
+from ms_recover.planning.plan.planner import judge_step_of
 from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.verbs.audit import audit, audit_planned
 from ms_recover.verbs.session import Session

@@ -21,7 +21,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.progress import Progress
-from ms_recover.planning.planner import refuse_older_step
+from ms_recover.planning.plan.planner import refuse_older_step
 from ms_recover.verbs.session import Session
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _plan(session: Session, rank: int | None = None) -> tuple[Plan, Explanation 
     planned, options = session.planned, session.options
     explanation = None
     if rank is not None:
-        from ms_recover.planning.explain import explain_planned
+        from ms_recover.planning.plan.explain import explain_planned
 
         explanation = explain_planned(planned, rank)
     made = with_obstacles(planned.plan, options.follow)

@@ -18,7 +18,7 @@ from ms_recover.model.report import Report
 from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
 from ms_recover.planning.history.make_history import make_tree_history
-from ms_recover.planning.planner import judge_every_step, number_groups
+from ms_recover.planning.plan.planner import judge_every_step, number_groups
 from ms_recover.verbs.audit import audit_planned
 from ms_recover.verbs.recover import with_obstacles
 from ms_recover.verbs.session import Session

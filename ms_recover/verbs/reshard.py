@@ -23,10 +23,10 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
-from ms_recover.planning.resharding.actions import paths_taken
-from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
-from ms_recover.planning.runs import Run
+from ms_recover.planning.reshard.actions import paths_taken
+from ms_recover.planning.reshard.step_plan import plan_step, why_incomplete
 from ms_recover.planning.tree.candidates import refuse_experiments, text_of_others
+from ms_recover.planning.tree.runs import Run
 from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target

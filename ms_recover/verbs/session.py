@@ -16,11 +16,11 @@ from ms_recover.planning.choice import AssessedStep, Choice, choose_step
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.trials import trials_of
-from ms_recover.planning.lineage import RunRecord
-from ms_recover.planning.planner import Planned, plan_choice
-from ms_recover.planning.required_reads import required_reads
-from ms_recover.planning.runs import Run
+from ms_recover.planning.plan.planner import Planned, plan_choice
+from ms_recover.planning.plan.required_reads import required_reads
 from ms_recover.planning.tree.candidates import runs_alike
+from ms_recover.planning.tree.lineage import RunRecord
+from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import Reading, read_contents
 

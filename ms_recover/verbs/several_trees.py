@@ -13,9 +13,9 @@ from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
-from ms_recover.planning.explain import explain_planned
-from ms_recover.planning.planner import refuse_older_step
-from ms_recover.planning.union import cut_down, unite
+from ms_recover.planning.plan.explain import explain_planned
+from ms_recover.planning.plan.planner import refuse_older_step
+from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.read import Reading, read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore

@@ -55,7 +55,7 @@ def verify(
     session = Session(inventory, options, read=read or reader_of(inventory, jobs, progress, from_device=deep))
     parts = [make_verification(compared) for compared in compare_read(session)]
     if inventory.iterations:
-        from ms_recover.planning.document_check import check_documents
+        from ms_recover.planning.plan.documents import check_documents
 
         joined = join_verifications(inventory.root, parts, check_documents(inventory, options.step, parts))
     else:

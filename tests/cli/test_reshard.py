@@ -12,7 +12,7 @@ from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.axes import Axes
 from ms_recover.model.reshard import ReshardOptions
-from ms_recover.planning.redundancy.layouts import cells_of
+from ms_recover.planning.claims.layouts import cells_of
 from ms_recover.verbs.reshard import plan_reshard
 from tests.support.command_line import in_this_process
 from tests.support.cuts import cut_layout

@@ -10,7 +10,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.options import PlanOptions, ScanOptions
-from ms_recover.planning.union import cut_down, unite
+from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.read import read_store
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests

@@ -18,7 +18,7 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.union import cut_down, unite
+from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.sent_inventory import decode_inventory
 from ms_recover.serving.tree import ServedTree
 from ms_recover.testing.trees import make_tree

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ms_recover.model.axes import DEFAULT_ORDER, Axes
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.redundancy.axes import same_by_axes
+from ms_recover.planning.claims.axes import same_by_axes
 from ms_recover.training.layouts import same_slice
 from tests.support.examples import examples
 

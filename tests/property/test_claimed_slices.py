@@ -28,7 +28,7 @@ from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RunRecord
+from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.training.held_slices import Held, held_slice, prefix_of, read_folder
 from ms_recover.training.rotation import Keeping, find_earlier, find_newer, rotate
 from tests.support.examples import SAME_EVERY_TIME, examples

@@ -14,9 +14,9 @@ from ms_recover.errors import FormatError
 from ms_recover.formats.common_info import decode_common, decode_tracker, encode_common
 from ms_recover.formats.shard_entries import parse_shard_id
 from ms_recover.formats.shard_metadata import encode_metadata
-from ms_recover.planning.documents.expected import expected_files
-from ms_recover.planning.documents.stages import find_document_stages
-from ms_recover.planning.redundancy.layouts import cells_of, region_of
+from ms_recover.planning.claims.layouts import cells_of, region_of
+from ms_recover.planning.claims.metadata_contents import expected_files
+from ms_recover.planning.claims.metadata_stages import find_document_stages
 from tests.support.examples import examples
 from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import parse

@@ -35,7 +35,7 @@ WHOLE = ReshardOptions(full=True)
 NEEDS_LESS = {
     "reshard": "every region of every parameter has a holder: why_not=why_incomplete of api.plan_reshard",
     "load_full": "every region of the named parameters has a holder: why_not=_why_lacking in loading/full.py",
-    "complete": "the slice of one rank can be composed: judge_complete of planning/explain.py",
+    "complete": "the slice of one rank can be composed: judge_complete of planning/plan/explain.py",
 }
 NEEDS_MORE = "no layout states how it is cut, and it differs from rank to rank"
 """Why reshard and load_full pass over a step that a plan takes: each rank keeps its own value, and they need one."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ms_recover.formats.plan_paths import name_problem
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
-from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.tree.prefixes import base_of
 from ms_recover.scanning.naming import SliceName, read_slice_name
 from ms_recover.scanning.rank_places import settle_rank_places
 

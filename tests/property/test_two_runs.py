@@ -13,7 +13,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
-from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.tree.prefixes import base_of
 from ms_recover.verbs.session import Session
 from tests.support.examples import examples
 from tests.support.inventories import OLDER, STEP, slice_file, tree

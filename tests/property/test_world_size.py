@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ms_recover.model.groups import GroupInfo, RankGroup
 from ms_recover.model.inventory import GroupFile, Inventory, RankPath, StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.world_size import find_world_size
+from ms_recover.planning.tree.world_size import find_world_size
 from tests.support.examples import examples
 from tests.support.inventories import slice_file
 

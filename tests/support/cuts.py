@@ -18,7 +18,7 @@ from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter, SliceImage
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.redundancy.layouts import Cell, cells_of, region_of
+from ms_recover.planning.claims.layouts import Cell, cells_of, region_of
 from ms_recover.testing.trees import SLICE_MODE, crc_trailer
 from tests.support.damage import STRUCK, STRUCK_PIECES
 

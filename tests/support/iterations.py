@@ -30,9 +30,9 @@ from ms_recover.model.shard_metadata import (
 )
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.documents.compare import GLOBAL_STEP, ListedFile
-from ms_recover.planning.documents.layouts import saved_layout
-from ms_recover.planning.documents.stages import find_document_stages
+from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
+from ms_recover.planning.claims.metadata_layouts import saved_layout
+from ms_recover.planning.claims.metadata_stages import find_document_stages
 
 HIDDEN = 16
 ADAM = ("adam_m.", "adam_v.")

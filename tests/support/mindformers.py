@@ -13,7 +13,7 @@ from ms_recover.formats.safetensors import DTYPES
 from ms_recover.formats.shard_metadata import decode_metadata
 from ms_recover.model.shard_metadata import ShardMetadata
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.documents.compare import ListedFile
+from ms_recover.planning.claims.compare_documents import ListedFile
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "mindformers"
 TREES = ("dp2_mp4", "dp4_mp2_opt2", "dp2_mp2_pp2")

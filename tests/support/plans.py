@@ -4,7 +4,7 @@ from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.options import DEFAULT_PLAN
 from ms_recover.planning.choice import choose_step
 from ms_recover.planning.judging.judge import Parts
-from ms_recover.planning.planner import plan_choice
+from ms_recover.planning.plan.planner import plan_choice
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 

@@ -19,7 +19,7 @@ from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.redundancy.layouts import cells_of
+from ms_recover.planning.claims.layouts import cells_of
 from tests.support.cuts import CutTensor, slice_of
 
 TYPES = (("Float32", np.float32), ("Float16", np.float16), ("Int8", np.int8), ("Int64", np.int64))

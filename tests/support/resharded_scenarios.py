@@ -116,7 +116,7 @@ def parts(rank: int, layouts: Sequence[Any], *, filled: bool, shapes: Mapping[st
     """Return the parameters of a rank: its parts of known whole arrays, or zeros."""
     import mindspore as ms
 
-    from ms_recover.planning.redundancy.layouts import cells_of
+    from ms_recover.planning.claims.layouts import cells_of
 
     ranks = int(np.prod(layouts[0].device_matrix))
     by_name = {one.parameter: one for one in layouts}

@@ -13,10 +13,10 @@ from ms_recover.planning.audit.blocks import Ranks, StepHolders, join_parts
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, candidates_of
-from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.tree.candidates import experiments_beside
+from ms_recover.planning.tree.facts import Facts
 
 _MOST_JUDGED = 12_000
 """Slices that are judged over all losses that are asked about: some seconds."""

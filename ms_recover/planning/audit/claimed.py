@@ -9,8 +9,8 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.audit import BEFORE
 from ms_recover.planning.audit.blocks import NOBODY, Block, BlockKind, StepHolders, block_text
 from ms_recover.planning.audit.families import minimal
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.redundancy.axes import kinds_by_axes
+from ms_recover.planning.claims.axes import kinds_by_axes
+from ms_recover.planning.tree.facts import Facts
 
 
 def claimed_holders(facts: Facts) -> StepHolders:

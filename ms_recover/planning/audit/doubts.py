@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from ms_recover.planning.audit.blocks import NOBODY, Block, Ranks
 from ms_recover.planning.audit.evidence import Evidence
-from ms_recover.planning.sourcing.parameters import ParameterIndex
+from ms_recover.planning.supply.parameters import ParameterIndex
 
 _MOST_LEFT = 64
 """Sets of holders of one block that are asked about apart, however many ranks there are."""
 
 
 class Doubts:
-    """Finds such losses, as `ms_recover.planning.sourcing.settle` and `ParameterIndex.is_shown_whole` have it.
+    """Finds such losses, as `ms_recover.planning.supply.settle` and `ParameterIndex.is_shown_whole` have it.
 
     A member of its rank list gives a rank such a parameter. Others do where their contents agree, and where they are of
     two rank lists, or of one that has the whole stage. So the rank list may be lost, and all but one rank or rank list.

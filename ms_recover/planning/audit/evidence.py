@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ms_recover.model.groups import each_once
-from ms_recover.planning.facts import Facts
+from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.lost_files import owner_of, owners_of
 
 Ranks = frozenset[int]

@@ -13,12 +13,12 @@ from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.blocks import Block, StepHolders, block_text
 from ms_recover.planning.audit.evidence import find_evidence
 from ms_recover.planning.audit.families import FamilyIndex
+from ms_recover.planning.audit.hosts import hosts_in_manifests
 from ms_recover.planning.audit.losses import Level
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.planning.audit.shards import Sharding
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.hosts import hosts_in_manifests
-from ms_recover.planning.redundancy.axes import tensor_groups
+from ms_recover.planning.claims.axes import tensor_groups
+from ms_recover.planning.tree.facts import Facts
 
 _MOST_NAMED = 8
 _REDUNDANCY = (

@@ -1,6 +1,6 @@
 """Who holds what at one step: the blocks that recovery takes bytes from, and the losses that leave one without holder.
 
-It follows the rules of `ms_recover.planning.sourcing`: a lost slice is copied from its group, else composed by layouts.
+It follows the rules of `ms_recover.planning.supply`: a lost slice is copied from its group, else composed by layouts.
 So a loss is fatal for a rank when it takes the rest of its group, or what says who that is, and besides every holder of
 some block of it, or the strategy files.
 """
@@ -30,15 +30,15 @@ from ms_recover.planning.audit.doubts import Doubts
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
-from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.compare_blocks import compare_blocks
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.sourcing.compose import find_composable
-from ms_recover.planning.sourcing.expected_parameters import NotComposableError, stated_parameters
-from ms_recover.planning.sourcing.parameters import Way
-from ms_recover.planning.sourcing.supply import Supply
+from ms_recover.planning.supply.compose import find_composable
+from ms_recover.planning.supply.expected_parameters import NotComposableError, stated_parameters
+from ms_recover.planning.supply.parameters import Way
+from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import Candidate
+from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 _MOST_TIES = 2000
 

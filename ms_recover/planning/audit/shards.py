@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ms_recover.planning.audit.losses import Level
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.redundancy.axes import kinds_by_axes
-from ms_recover.planning.redundancy.layouts import NOT_SHARDED, cells_of
+from ms_recover.planning.claims.axes import kinds_by_axes
+from ms_recover.planning.claims.layouts import NOT_SHARDED, cells_of
+from ms_recover.planning.tree.facts import Facts
 
 Group = tuple[int, ...]
 

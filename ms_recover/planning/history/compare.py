@@ -12,9 +12,9 @@ from ms_recover.model.history import Disagreement, HistoryStep, OwnValues
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_some
+from ms_recover.planning.claims.tolerance import Tolerance
 from ms_recover.planning.history.shared import Shared
 from ms_recover.planning.history.witnesses import Moment, Witness
-from ms_recover.planning.redundancy.tolerance import Tolerance
 
 Sides = tuple[tuple[int, ...], ...]
 

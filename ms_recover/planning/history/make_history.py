@@ -12,13 +12,13 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts
 from ms_recover.planning.history.changes import find_changes
 from ms_recover.planning.history.compare import compare_moments
 from ms_recover.planning.history.shared import Shared, find_shared
 from ms_recover.planning.history.witnesses import Moment, find_moments
-from ms_recover.planning.lineage import RunRecord, find_run_records, identity_of
 from ms_recover.planning.tree.candidates import text_of_others_in
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.lineage import RunRecord, find_run_records, identity_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 _WORST = ("clean", "uncompared", "disagreed")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ms_recover.planning.facts import Facts
+from ms_recover.planning.claims.blocks import Block, find_blocks
 from ms_recover.planning.history.witnesses import Moment, Witness
-from ms_recover.planning.redundancy.blocks import Block, find_blocks
+from ms_recover.planning.tree.facts import Facts
 
 _WINDOW = 4
 """So many steps at the beginning of a history, and at its end, show which ranks have equal values."""

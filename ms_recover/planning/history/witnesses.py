@@ -11,10 +11,10 @@ from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.runs import Run, find_runs
 from ms_recover.planning.tree.candidates import runs_of, why_of_another_run
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.lineage import identity_of
+from ms_recover.planning.tree.runs import Run, find_runs
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 

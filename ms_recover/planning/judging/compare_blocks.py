@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.claims.blocks import Block, find_blocks
 from ms_recover.planning.judging.splits import is_alone, is_uncommitted, settle_split, shows_split
 from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
-from ms_recover.planning.redundancy.blocks import Block, find_blocks
+from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 
 @dataclass(frozen=True, kw_only=True)

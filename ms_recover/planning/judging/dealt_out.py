@@ -14,9 +14,9 @@ from dataclasses import replace
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.claims.layouts import NOT_SHARDED
 from ms_recover.planning.judging.structure import StructureFindings, is_misread
-from ms_recover.planning.redundancy.layouts import NOT_SHARDED
+from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 Names = frozenset[str]
 _ByStage = Mapping[int, Mapping[Names, SliceFacts]]

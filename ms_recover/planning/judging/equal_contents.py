@@ -11,9 +11,9 @@ from ms_recover.model.plan import RejectedStep, of_this_run
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.tree.candidates import runs_of, why_older
-from ms_recover.planning.world_size import BY_FILES
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.world_size import BY_FILES
 
 _MOST_NAMED = 4
 _MOST_ADDED = 64

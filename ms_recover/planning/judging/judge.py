@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
-from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
 

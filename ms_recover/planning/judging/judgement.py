@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
-from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
-from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.runs import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

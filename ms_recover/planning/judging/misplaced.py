@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import SliceFacts
-from ms_recover.planning.redundancy.stages import Stages
+from ms_recover.planning.claims.stages import Stages
+from ms_recover.planning.tree.facts import SliceFacts
 
 _Class = tuple[tuple[int, ...], Step]
 

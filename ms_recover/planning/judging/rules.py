@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from ms_recover.file_names import ending_of
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.claims.manifest_check import check_header
 from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
 from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
 from ms_recover.planning.judging.structure import compare_structure, list_the_same
-from ms_recover.planning.redundancy.manifest_check import check_header
-from ms_recover.planning.slice_facts import NAN_EVERYWHERE
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.slice_facts import NAN_EVERYWHERE
 
 _OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 NOTHING = Ruling()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.claims.layouts import cells_of
+from ms_recover.planning.claims.manifest_check import check_header
 from ms_recover.planning.judging.votes import Vote, count_witnesses, differing, leave_open, sides_of
-from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.redundancy.layouts import cells_of
-from ms_recover.planning.redundancy.manifest_check import check_header
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.lineage import identity_of
 
 
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import SliceFacts
-from ms_recover.planning.redundancy.stages import Stages
+from ms_recover.planning.claims.stages import Stages
+from ms_recover.planning.tree.facts import SliceFacts
 
 _History = Mapping[tuple[int, str], Sequence[SliceFacts]]
 """The slices that a rank saved under one prefix."""

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.claims.layouts import Cut
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.redundancy.layouts import Cut
-from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.runs import Run
 
 
 def find_trials(facts: Facts, step: Step, rank: int, needed: Iterable[int] | None = None) -> list[SliceFile]:

@@ -10,10 +10,10 @@ from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
-from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, Judgement
 from ms_recover.planning.tree.candidates import every_run
+from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 
 @dataclass(frozen=True, kw_only=True)

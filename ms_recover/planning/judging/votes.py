@@ -8,8 +8,8 @@ from operator import eq
 
 from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.planning.facts import SliceFacts
-from ms_recover.planning.redundancy.tolerance import Tolerance
+from ms_recover.planning.claims.tolerance import Tolerance
+from ms_recover.planning.tree.facts import SliceFacts
 
 
 @dataclass(frozen=True, kw_only=True)

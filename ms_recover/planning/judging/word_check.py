@@ -10,14 +10,14 @@ from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
-from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.equal_contents import regular_divisions, seen_contents
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
-from ms_recover.planning.prefixes import Experiments
 from ms_recover.planning.tree.candidates import every_run, why_older
+from ms_recover.planning.tree.facts import Facts, SliceFacts
+from ms_recover.planning.tree.prefixes import Experiments
 
 _Member = tuple[int, str]
 """A rank, and the prefix of its run."""

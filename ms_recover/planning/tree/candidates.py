@@ -12,12 +12,12 @@ from ms_recover.errors import UsageError
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.experiments import other_experiments
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.lineage import Lineage
-from ms_recover.planning.positions import Saved
-from ms_recover.planning.resume_records import why_unhealthy
-from ms_recover.planning.runs import Run, find_runs
+from ms_recover.planning.tree.experiments import other_experiments
+from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.lineage import Lineage
+from ms_recover.planning.tree.positions import Saved
+from ms_recover.planning.tree.resume_records import why_unhealthy
+from ms_recover.planning.tree.runs import Run, find_runs
 from ms_recover.planning.tree.tree_facts import TreeFacts, check_steps
 
 

@@ -13,11 +13,11 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, gather_facts
-from ms_recover.planning.lineage import RunRecord, find_run_records, texts_of_aside
-from ms_recover.planning.positions import Saved
+from ms_recover.planning.tree.facts import Facts, gather_facts
+from ms_recover.planning.tree.lineage import RunRecord, find_run_records, texts_of_aside
 from ms_recover.planning.tree.lost_files import inventory_without
-from ms_recover.planning.world_size import WorldSize, check_rank
+from ms_recover.planning.tree.positions import Saved
+from ms_recover.planning.tree.world_size import WorldSize, check_rank
 
 _MOST_NAMED = 8
 _NO_WORLD = WorldSize(ranks=0, source="nothing", rejected_lists={})
@@ -52,7 +52,7 @@ class TreeFacts:
         self._known: dict[int, Facts] = {}
         self._runs = known_runs
         if inventory.iterations:
-            from ms_recover.planning.parts import split_parts  # which other trees need not load
+            from ms_recover.planning.tree.parts import split_parts  # which other trees need not load
 
             self._parts = split_parts(inventory)
             counted = [file for file in inventory.slices if file.rank not in options.lost]

@@ -14,7 +14,7 @@ from ms_recover.execution.phases import ApplyOptions
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
-from ms_recover.planning.union import cut_down, unite
+from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.scan import scan
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.local_store import LocalStore

@@ -9,11 +9,11 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
-from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate
+from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
-from tests.unit.planning.test_lineage import ABANDONED, GROUPS
+from tests.unit.planning.tree.test_lineage import ABANDONED, GROUPS
 
 A, B = Run(run_id="a"), Run(run_id="b")
 STEPS = [Step(number, 8) for number in (4, 3, 2, 1)]

@@ -10,7 +10,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.choice import choose_step
 from ms_recover.planning.judging.judge import Parts
-from ms_recover.planning.required_reads import required_reads
+from ms_recover.planning.plan.required_reads import required_reads
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.support.plans import make_plan

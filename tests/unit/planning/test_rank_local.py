@@ -8,10 +8,10 @@ from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.rank_local import RESUME_CHOICE
 from ms_recover.planning.choice import assess_step
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.sourcing.lent_values import lost_values
+from ms_recover.planning.supply.lent_values import lost_values
 from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.facts import gather_facts
 from ms_recover.reporting.plan_text import plan_text
 from tests.support.inventories import STEP, slice_file, tree
 from tests.support.plans import make_plan

@@ -6,9 +6,9 @@ from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.verification import judge_slices, make_verification
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 from tests.support.plans import make_plan
 

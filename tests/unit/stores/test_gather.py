@@ -9,7 +9,7 @@ import xxhash
 
 from ms_recover.model.compose import Piece
 from ms_recover.model.slices import ByteRange
-from ms_recover.planning.redundancy.regions import cover, runs_of
+from ms_recover.planning.claims.regions import cover, runs_of
 from ms_recover.stores import gather as room
 from ms_recover.stores.gather import Contents, gather
 

@@ -4,7 +4,7 @@ import pytest
 
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RunRecord, find_lineage
+from ms_recover.planning.tree.lineage import RunRecord, find_lineage
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")

@@ -10,7 +10,7 @@ pytest.importorskip("mindspore")
 
 from mindspore.train import ModelCheckpoint  # noqa: E402
 
-from ms_recover.planning.lineage import RunRecord  # noqa: E402
+from ms_recover.planning.tree.lineage import RunRecord  # noqa: E402
 from ms_recover.training.experiment import experiment_of, start_of  # noqa: E402
 from ms_recover.training.resumed_experiment import given_experiments, take_experiment  # noqa: E402
 

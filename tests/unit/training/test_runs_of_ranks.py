@@ -15,7 +15,7 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RunRecord
+from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.testing.trees import make_tree, save_manifests
 
 pytestmark = pytest.mark.mindspore

@@ -285,7 +285,7 @@ def test_a_damaged_mark_is_an_error_and_never_an_empty_tree(tree, tmp_path):
 
 
 def test_lost_ranks_come_back_from_a_backup(tree, url, tmp_path):
-    from ms_recover.planning.union import cut_down, unite
+    from ms_recover.planning.tree.union import cut_down, unite
 
     save_manifests(tree)
     copy(tree, url)

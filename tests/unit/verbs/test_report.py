@@ -8,7 +8,7 @@ from ms_recover import api
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
-from ms_recover.planning.planner import plan_choice
+from ms_recover.planning.plan.planner import plan_choice
 from ms_recover.testing.trees import make_tree, save_manifests
 from ms_recover.verbs.audit import audit
 from ms_recover.verbs.metrics import HOST, measure

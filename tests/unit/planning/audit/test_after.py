@@ -1,10 +1,10 @@
 """Which losses of a tree a plan is asked about."""
 
 import pytest
-from ms_recover.planning.judging.judge import Parts
 
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.audit.after import Losable
+from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, pairs, slice_file, tree
 

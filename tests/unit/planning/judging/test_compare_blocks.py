@@ -5,8 +5,8 @@ from dataclasses import replace
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import digests, manifest
 

@@ -7,11 +7,11 @@ import pytest
 from ms_recover.model.inventory import OrphanManifest, StrategyFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.explain import explain_planned, find_complete_slice
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.sourcing.supply import supply_of
+from ms_recover.planning.plan.explain import explain_planned, find_complete_slice
+from ms_recover.planning.supply.supply import supply_of
 from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import OLDER, STEP, pairs, parameters, slice_file, tree
 from tests.support.plans import make_plan, make_planned
 from tests.unit.planning.judging.test_votes import manifest

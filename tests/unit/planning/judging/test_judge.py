@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.rules import RULES
 from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, contents
 

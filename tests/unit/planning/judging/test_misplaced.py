@@ -7,9 +7,9 @@ import pytest
 from ms_recover.model.contents import Contents
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.claims.stages import Stages
 from ms_recover.planning.judging.misplaced import ContentIndex
-from ms_recover.planning.redundancy.stages import Stages
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, digests
 

@@ -10,11 +10,11 @@ from ms_recover.model.inventory import RankPath, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Case
 from ms_recover.planning.judging.rules import RULES
 from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
 

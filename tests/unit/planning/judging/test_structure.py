@@ -1,8 +1,8 @@
 import pytest
 
-from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.claims.stages import Stages
 from ms_recover.planning.judging.structure import compare_structure
-from ms_recover.planning.redundancy.stages import Stages
+from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
 PAIRS = {0: [0, 2], 1: [1, 3]}

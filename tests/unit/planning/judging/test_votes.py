@@ -9,10 +9,10 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.slices import ParameterList
-from ms_recover.planning.facts import SliceFacts
+from ms_recover.planning.claims.manifest_check import check_contents, check_manifest
+from ms_recover.planning.claims.tolerance import Tolerance
 from ms_recover.planning.judging.votes import hold_vote
-from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
-from ms_recover.planning.redundancy.tolerance import Tolerance
+from ms_recover.planning.tree.facts import SliceFacts
 from tests.support.inventories import NAMES, STEP, slice_file
 
 

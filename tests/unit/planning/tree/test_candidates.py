@@ -14,13 +14,13 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike, runs_of
+from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
 from tests.support.iterations import Job, write_job
 from tests.support.run_trees import HOUR, RunTree, SavedRun
-from tests.unit.planning.test_lineage import ABANDONED, GROUPS, PRESENT, both
+from tests.unit.planning.tree.test_lineage import ABANDONED, GROUPS, PRESENT, both
 
 
 def found(inventory, only=None, **options):

@@ -1,1 +1,0 @@
-"""Which ranks hold the same bytes, by rank lists and by layouts."""

@@ -1,0 +1,198 @@
+"""An output in MindFormers' format "weights 2.0": which file holds a parameter, and the documents beside the files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from ms_recover.errors import UsageError
+from ms_recover.file_names import WEIGHT_KINDS, WeightKind, WeightsName, last_named_rank
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.reshard import ReshardPlan, Transfer
+from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
+from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
+from ms_recover.planning.claims.metadata_from_layouts import metadata_from_layouts
+from ms_recover.planning.claims.metadata_layouts import saved_layout
+from ms_recover.planning.claims.rebuild_common import MEMBERS, REQUIRED, rebuild_common
+from ms_recover.planning.reshard.source import Source
+from ms_recover.planning.supply.whole import WholeParameter
+
+PROGRESS = ("epoch_num", "step_num", "loss_scale", "global_batch_size", "consumed_samples")
+"""Parameters of MindFormers' old slices that the new format has in ``common.json`` and in no file."""
+
+_INSTEAD = "choose another --format"
+
+
+def split_parameters(source: Source) -> dict[str, WeightKind | None]:
+    """Return the file that each parameter goes to, None for none.
+
+    Of a tree in another format the optimizer's are ``global_step``, and those that are another parameter's name behind
+    a beginning which nothing else has: ``adam_m.layer.weight``, but not ``encoder.bias`` of ``bias`` where there is an
+    ``encoder.layer.weight``.
+    """
+    prefixes = _state_prefixes(source.parameters.keys())
+    found: dict[str, WeightKind | None] = {}
+    for name, one in source.parameters.items():
+        if name in PROGRESS or name.startswith(NEVER_SAVED):
+            found[name] = None
+        else:
+            found[name] = one.kind or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
+    return found
+
+
+def saved_parameters(listed: Sequence[WholeParameter], kinds: Mapping[str, WeightKind | None]) -> list[WholeParameter]:
+    """Return the parameters of a stage that are in files; ``global_step`` alone, which common.json has, is no file."""
+    kept = [one for one in listed if kinds[one.name] is not None]
+    optimizer = {one.name for one in kept if kinds[one.name] == "opt"}
+    return [one for one in kept if one.name != GLOBAL_STEP.name] if optimizer == {GLOBAL_STEP.name} else kept
+
+
+def _state_prefixes(names: Collection[str]) -> frozenset[str]:
+    """Return the dotted beginnings of names behind which only names of other parameters stand."""
+    found: dict[str, bool] = {}
+    for name in names:
+        at = name.find(".")
+        while at >= 0:
+            found[name[:at]] = found.get(name[:at], True) and name[at + 1 :] in names
+            at = name.find(".", at + 1)
+    return frozenset(prefix for prefix, whole in found.items() if whole)
+
+
+def _is_state(name: str, prefixes: Collection[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in prefixes for end in range(1, len(parts)))
+
+
+def prefix_of(file: SliceFile) -> str | None:
+    """Return the prefix of the files of an iteration that is made of slices like this one."""
+    if file.kind is not None:
+        return file.prefix or None
+    named = last_named_rank(file.prefix)
+    return (file.prefix[: named.start()] if named is not None else file.prefix) or None
+
+
+def weights_path(common: CommonInfo, prefix: str | None, part: WeightKind, rank: int, ranks: int) -> str:
+    """Return the path of a file below the output."""
+    return f"iteration_{common.step_num:08d}/{WeightsName(prefix, part, rank, ranks).name}"
+
+
+def common_of(
+    inventory: Inventory,
+    step: Step,
+    files: Sequence[SliceFile],
+    values: Mapping[str, float],
+    given: Sequence[tuple[str, float]],
+) -> CommonInfo:
+    """Return the ``common.json`` of an output.
+
+    Parameters
+    ----------
+    inventory, step, files
+        The source, and its slices of the step.
+    values : mapping of str to float
+        What slices hold as parameters, by name.
+    given : sequence of (str, float)
+        What the operator says; it goes before everything else.
+
+    Raises
+    ------
+    UsageError
+        When the iteration is not known, or what MindFormers cannot resume without.
+    """
+    known: dict[str, float | None] = {}
+    members: tuple[str, ...] = MEMBERS
+    for one in inventory.iterations:
+        if one.step == step:
+            found = one.common.value
+            if found is None:
+                others = {other.step.step: other.common.value for other in inventory.iterations if other is not one}
+                sound = {number: common for number, common in others.items() if common is not None}
+                found = rebuild_common(step.step, sound, global_step=one.global_step).common
+            if found is not None:
+                members = found.members
+                known = {name: getattr(found, name) for name in members if name in CommonInfo.__dataclass_fields__}
+            known["step_num"] = step.step
+    if not inventory.iterations:
+        known = {name: value for name, value in values.items() if name in (*MEMBERS, "consumed_samples")}
+        cumulative = {file.manifest.cumulative_step for file in files if file.manifest is not None} - {None}
+        counted = [*cumulative, known.get("global_step"), step.step if step.epoch == 1 else None]
+        known["step_num"] = next((number for number in counted if number is not None), None)
+        if len(cumulative) > 1:
+            known["step_num"] = None
+        known.setdefault("epoch_num", step.epoch)
+    known.update(given)
+    if not inventory.iterations:
+        known.setdefault("global_step", known["step_num"])
+    members = tuple(dict.fromkeys((*members, *(name for name in known if name != "members"))))
+    missing = [name for name in REQUIRED if known.get(name) is None]
+    if missing:
+        words = " ".join(f"--common {name}=NUMBER" for name in missing if name != "global_step")
+        raise UsageError(
+            f"{inventory.root}: nothing in step {step} states {' or '.join(missing)}, without which MindFormers does "
+            f"not resume: give {words or '--common global_step=NUMBER'}"
+        )
+    counts = {name: value if name == "loss_scale" or value is None else int(value) for name, value in known.items()}
+    return CommonInfo(**counts, members=members)  # type: ignore[arg-type]
+
+
+def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMetadata:
+    """Return the ``metadata.json`` of a complete plan; `source` is what states the cut, for messages.
+
+    ``global_step``, and what has no dimension, is in files and not listed, as MindFormers does it.
+
+    Raises
+    ------
+    UsageError
+        When the document cannot state how a parameter is cut.
+    """
+    stages: dict[int, Strategy] = {}
+    files: dict[str, ListedFile] = {}
+    held: dict[str, list[tuple[int, Transfer]]] = {}
+    kinds = [kind for kind in WEIGHT_KINDS if any(file.kind == kind for file in plan.files)]
+    for stage, strategy in enumerate(plan.strategies):
+        first = stage * plan.devices
+        layouts = {layout.parameter: layout for layout in strategy.layouts}
+        for kind in kinds:
+            like = next((file for file in plan.files if (file.stage, file.kind) == (stage, kind)), None)
+            listed = []
+            for one, part, transfer in plan.parts_of(like) if like is not None else ():
+                if one.name == GLOBAL_STEP.name or not transfer.shape:
+                    continue
+                whole = Layout(one.name, (plan.devices,), ((),) * len(transfer.shape))
+                layout = layouts.setdefault(one.name, whole)
+                uneven = any(other.shape != part.shape for other in transfer.parts.values())
+                if uneven or saved_layout(layout, first) is None:
+                    raise UsageError(f"{source} cuts {one.name!r} in a way that metadata.json cannot state: {_INSTEAD}")
+                held.setdefault(one.name, []).append((stage, transfer))
+                nbytes = prod(part.shape) * one.item_size(transfer)
+                listed.append(Parameter(one.name, one.cast or transfer.dtype, part.shape, nbytes))
+            same = ListedFile(parameters=ParameterList(listed))
+            for rank in range(first, first + plan.devices):
+                files[WeightsName(prefix, kind, rank, plan.ranks).name] = same
+        stages[first] = Strategy(strategy.stages, strategy.save_count, tuple(layouts.values()))
+    made = metadata_from_layouts(stages, source, files)
+    if made.metadata is None:
+        raise UsageError(f"--format mindformers: {made.problem}: {_INSTEAD}")
+    _check_regions(made.metadata, plan, held, source)
+    return made.metadata
+
+
+def _check_regions(
+    metadata: ShardMetadata, plan: ReshardPlan, held: Mapping[str, Sequence[tuple[int, Transfer]]], source: str
+) -> None:
+    """Check that each rank's file holds the regions that metadata says."""
+    known: set[tuple[int, int]] = set()
+    for name, stages in held.items():
+        one = metadata.parameters[name]
+        for _, transfer in stages:
+            if one.layout is None or (id(one), id(transfer)) in known:
+                continue
+            known.add((id(one), id(transfer)))
+            for cell, fragment in zip(transfer.cells, one.layout.fragments, strict=True):
+                if one.region_of(fragment) != transfer.parts[cell].box:
+                    raise UsageError(
+                        f"{source} cuts {name!r} over ranks in an order that metadata.json cannot state: {_INSTEAD}"
+                    )

@@ -1,0 +1,265 @@
+"""Facts about a tree, each computed once: the first stage of a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from ms_recover.file_names import WeightKind
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.slices import ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.planning.claims.groups import GroupMap
+from ms_recover.planning.claims.settle_claims import Claims, settle_claims
+from ms_recover.planning.claims.stages import Stages, find_stages
+from ms_recover.planning.claims.tolerance import Tolerance
+from ms_recover.planning.claims.word import find_word
+from ms_recover.planning.tree.chosen_run import inventory_of_run, lists_of_others, naming_sizes
+from ms_recover.planning.tree.experiments import TakenExperiments, take_experiments
+from ms_recover.planning.tree.lineage import (
+    Lineage,
+    RunRecord,
+    find_lineage,
+    find_run_records,
+    merge_run_records,
+)
+from ms_recover.planning.tree.positions import Positions, Saved, find_positions, find_times, newest_first
+from ms_recover.planning.tree.prefixes import Experiments, find_experiments
+from ms_recover.planning.tree.resume_records import NamedRun, find_named_run
+from ms_recover.planning.tree.run_records import choose_run
+from ms_recover.planning.tree.runs import OlderRuns, find_older_runs
+from ms_recover.planning.tree.slice_facts import SliceFacts as SliceFacts  # noqa: PLC0414 (a part of this interface)
+from ms_recover.planning.tree.slice_facts import find_slice_facts
+from ms_recover.planning.tree.world_size import (
+    WorldSize,
+    check_rank,
+    find_world_size,
+    inside_world,
+    outside_world,
+    with_word,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts about a tree, before anything is judged.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        The scan.
+    options : PlanOptions
+        The operator's decisions.
+    world : WorldSize
+        Number of ranks, and its ground.
+    groups : GroupMap
+        The ranks that hold the same slice by rank lists and the operator's word.
+    stages : Stages
+        Pipeline stages and the layouts of their parameters.
+    steps : mapping of Step to mapping of int to tuple of SliceFacts
+        The slices by step and rank, sorted by path.
+    times : mapping of Step to tuple of Saved
+        The times of the training at which the slices of each step were saved, the newest first.
+    saved : tuple of Saved
+        Those of all steps, the newest first.
+    ranks : frozenset of int
+        Ranks that have a slice or a list.
+    denied : mapping of int to Note
+        Ranks whose directory cannot be read for want of permission.
+    orphans : mapping of int and Step to sequence of OrphanManifest
+        The manifests whose slices are gone, by rank and step.
+    experiments : TakenExperiments
+        The experiments of which steps are considered.
+    older_runs : OlderRuns
+        Prefixes that the present run did not write.
+    named_run : NamedRun or None
+        The run that most ``meta.json`` of MindFormers name.
+    lineage : Lineage or None
+        The run that was started last, or was chosen, and those that it goes on from; None where nothing states it.
+    positions : Positions
+        The steps of the training that were trained when slices were saved, as far as anything states them.
+    tolerance : Tolerance
+        Parameters that may differ between replicas.
+    committing : frozenset of str
+        Prefixes of slices that training saved with manifests, so that one without is not committed.
+    notes : tuple of Note
+        Evidence that was not used.
+    trials : tuple of SliceFile
+        The slices that show whether rank lists or layouts are right, where these contradict each other.
+    """
+
+    inventory: Inventory
+    options: PlanOptions
+    world: WorldSize
+    groups: GroupMap
+    stages: Stages
+    steps: Mapping[Step, Mapping[int, tuple[SliceFacts, ...]]]
+    times: Mapping[Step, tuple[Saved, ...]]
+    saved: tuple[Saved, ...]
+    ranks: frozenset[int]
+    denied: Mapping[int, Note]
+    orphans: Mapping[tuple[int, Step], Sequence[OrphanManifest]]
+    experiments: TakenExperiments
+    older_runs: OlderRuns
+    named_run: NamedRun | None
+    lineage: Lineage | None
+    positions: Positions
+    tolerance: Tolerance
+    committing: frozenset[str]
+    notes: tuple[Note, ...] = ()
+    trials: tuple[SliceFile, ...] = ()
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Ranks declared lost; their slices are no evidence."""
+        return self.options.lost
+
+    @property
+    def names(self) -> Experiments:
+        """The experiments of the slices."""
+        return self.experiments.names
+
+    @property
+    def kind(self) -> WeightKind | None:
+        """The kind of files in this part of the tree; None where a slice is one file."""
+        return self.inventory.part.kind
+
+    def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
+        """Return the slices of a rank at a step, whether it is declared lost or not."""
+        return self.steps.get(step, {}).get(rank, ())
+
+    @cached_property
+    def counted(self) -> tuple[SliceFacts, ...]:
+        """Every slice of a rank that is not lost."""
+        return tuple(one for step in self.steps for one in self.counted_at(step))
+
+    def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
+        """Return the slices of a step, without those of ranks declared lost, by rank and path."""
+        return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
+
+    def files_at(self, step: Step, saved: Saved | None = None) -> list[SliceFile]:
+        """Return the slices of a step, or those saved at one time, without those of ranks declared lost."""
+        files = [one.file for one in self.counted_at(step)]
+        return files if saved is None or saved.paths is None else [file for file in files if file.path in saved.paths]
+
+    def times_of(self, step: Step) -> tuple[Saved, ...]:
+        """Return the times at which slices of a step were saved, the newest first; at least one."""
+        return self.times.get(step) or (Saved(step=step),)
+
+    def expected(self, step: Step, rank: int) -> ParameterList | None:
+        """Return what a rank's slice of a step must list, None when nothing states it."""
+        return self.inventory.part.expected.get(step, {}).get(rank)
+
+    def idle(self, step: Step) -> frozenset[int]:
+        """Return the ranks that have no slice of a step, because they were given no shard of this part."""
+        stated = self.inventory.part.expected.get(step)
+        return frozenset(range(self.world.ranks)).difference(stated) if stated else frozenset()
+
+
+def gather_facts(
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    contents: Contents = NOTHING_READ,
+    known_runs: Sequence[RunRecord] = (),
+) -> Facts:
+    """Gather everything that steps are judged by; slices of lost ranks are no evidence.
+
+    `known_runs` are known from elsewhere, beside those whose manifests lie in the tree.
+
+    Raises
+    ------
+    UsageError
+        When a lost rank, or one that the operator groups, is not in the world, the world size cannot be, or there is no
+        run of the chosen name.
+    ContradictionError
+        When rank lists contradict each other, or anything the operator's word.
+    """
+    # The run first: slices of other runs and experiments do not show how many ranks there are, nor who holds the same.
+    given = (*options.experiments, *filter(None, [options.run]))
+    names = find_experiments((*inventory.slices, *inventory.orphans), given)
+    not_lost = [file for file in inventory.slices if file.rank not in options.lost]
+    known = merge_run_records((*find_run_records(not_lost, inventory.set_aside, names), *known_runs))
+    taken = take_experiments(known, not_lost, names, options)
+    by_run = options.run is not None and not taken.taken
+    chosen = find_lineage(known, options.run, names=names) if by_run else None
+    own = inventory_of_run(taken.inventory_of(inventory), chosen)
+    with naming_sizes(inventory):
+        world = with_word(find_world_size(own, options.world_size), options, own)
+    for rank in sorted(options.lost):
+        check_rank(rank, world, "declared lost")
+    lists = [file for file in inventory.group_files if file.path not in world.rejected_lists]
+    lists = [inside_world(file, world) for file in lists if (file.rank or 0) < world.ranks]
+    of_others = lists_of_others(inventory, lists, chosen)
+    lists = [file for file in lists if file.path not in of_others]
+    with naming_sizes(inventory):
+        claims = _settle(lists, own, world, options, contents)
+    # Then each slice of the world, by rank and path, with the evidence about it.
+    steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
+    for step in inventory.part.steps:
+        steps[step].clear()  # also one without any slice of it
+    inside = [file for file in inventory.slices if file.rank < world.ranks]
+    inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
+    tolerance = Tolerance.with_more(options.tolerate)
+    for slice_ in find_slice_facts(inside, inventory, world, claims, contents, tolerance):
+        steps[slice_.file.step][slice_.rank].append(slice_)
+    # Last when each was saved: by the runs of the world alone, which are others where slices lie beyond it.
+    counted = [file for file in inside if file.rank not in options.lost]
+    records = known
+    if len(counted) != len(not_lost):
+        records = merge_run_records((*find_run_records(counted, inventory.set_aside, names), *known_runs))
+    nameless = options.run is not None and by_run and not choose_run(records, options.run).run_id
+    older_runs = find_older_runs(taken.own(counted), options.run if nameless else None, names)
+    lineage = find_lineage(records, options.run, taken.taken, names)
+    positions = find_positions(counted)
+    files: dict[Step, list[SliceFile]] = defaultdict(list)
+    for file in counted:
+        files[file.step].append(file)
+    times = {step: find_times(step, files[step], older_runs, lineage, positions) for step in inventory.steps}
+    orphans: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
+    for orphan in inventory.orphans:
+        orphans[orphan.rank, orphan.step].append(orphan)
+    rejected = world.rejected_lists | of_others | claims.rejected_lists
+    notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
+    return Facts(
+        inventory=inventory,
+        options=options,
+        world=world,
+        groups=claims.groups,
+        stages=claims.stages,
+        steps={step: {rank: tuple(slices) for rank, slices in ranks.items()} for step, ranks in steps.items()},
+        times=times,
+        saved=newest_first(chain.from_iterable(times.values())),
+        ranks=frozenset(inventory.ranks),
+        denied=dict(inventory.denied),
+        orphans=dict(orphans),
+        experiments=taken,
+        older_runs=older_runs,
+        named_run=find_named_run(inventory.meta_files, positions),
+        lineage=lineage,
+        positions=positions,
+        tolerance=tolerance,
+        committing=frozenset(
+            file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
+        ),
+        notes=(*notes, *outside_world(inventory, world)),
+        trials=claims.trials,
+    )
+
+
+def _settle(
+    lists: Sequence[GroupFile], own: Inventory, world: WorldSize, options: PlanOptions, contents: Contents
+) -> Claims:
+    """Return who holds the same in the world, by the slices of the run and the strategy files that it names."""
+    evidence = [file for file in own.slices if file.rank < world.ranks]
+    named: dict[int, set[str]] = defaultdict(set)
+    for file in evidence:
+        if file.manifest is not None and file.problem is None and not file.manifest.recovered:
+            named[file.rank].update(filter(None, [file.manifest.strategy_digest]))
+    strategies = sorted(own.strategy_files, key=lambda file: file.path)
+    stages = find_stages(strategies, world.ranks, named)
+    return settle_claims(lists, evidence, stages, find_word(options, world.ranks), contents)

@@ -1,0 +1,338 @@
+"""Lineage: the run that was started last, and the runs that it goes on from, each up to the step it was resumed from.
+
+Manifests state when a run was started, and the step of another run that it was resumed from. So an abandoned run is not
+taken for the present one, however far it came.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ms_recover.model.inventory import SetAside, SliceFile
+from ms_recover.model.manifest import Manifest
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+from ms_recover.planning.tree.prefixes import NO_NAMES, Experiments, find_experiments, stated_base
+from ms_recover.planning.tree.run_records import RunRecord as RunRecord  # noqa: PLC0414 (a part of this interface)
+from ms_recover.planning.tree.run_records import age_of, choose_run, is_called, name_of, names_experiment
+from ms_recover.planning.tree.run_records import time_text as time_text  # noqa: PLC0414 (likewise)
+
+RUN = "MS_RECOVER_RUN"
+"""Environment variable by which a training is given the run to resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The steps of one run that belong to a lineage: up to `until`, or all.
+
+    Without an id those of every other run, of one experiment where its manifests state that.
+    """
+
+    run_id: str | None
+    started: int | None
+    until: Step | None = None
+    base: str | None = None
+
+    def has(self, manifest: Manifest | None, step: Step, base: str | None = None) -> bool:
+        """Whether a slice with this manifest belongs to it; `base` is its experiment, where that is known."""
+        if self.until is not None and step > self.until:
+            return False
+        if self.run_id is None:
+            return self.base in (None, base)
+        run_id, started = identity_of(manifest)
+        return run_id == self.run_id and (None in (started, self.started) or started == self.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """A run, and those that it goes on from, the last one first; `others` are the runs that have no part in it.
+
+    It is `chosen` where a person named the run; otherwise `last` is the run that was started last. `parents` are the
+    runs of the members after the first, as far as anything is left of them.
+    """
+
+    last: RunRecord
+    members: tuple[Member, ...]
+    parents: tuple[RunRecord, ...] = ()
+    others: tuple[RunRecord, ...] = ()
+    chosen: bool = False
+    names: Experiments = NO_NAMES
+
+    def order(self, file: SliceFile) -> tuple[int, Step] | None:
+        """Return the place of a slice in the order in which the lineage saved its steps; None when it has no part.
+
+        Steps of a later run come behind all steps of the runs before: it may count them anew.
+        """
+        return self.order_of(file.manifest, file.step, self.names.of(file))
+
+    def order_of(self, manifest: Manifest | None, step: Step, base: str | None = None) -> tuple[int, Step] | None:
+        """Return the same for a slice of a step with this manifest, of the experiment `base` where it states none."""
+        stated = stated_base(manifest)
+        base = base if stated is None else stated
+        for index, member in enumerate(self.members):
+            if member.has(manifest, step, base):
+                return len(self.members) - index, step
+        return None
+
+    def why_outside(self, files: Iterable[SliceFile]) -> str:
+        """Return the reason why slices that have no part in the lineage are passed over, and how to take them."""
+        ids = {identity_of(file.manifest) for file in files}
+        last = f"{self.last.text} was {'chosen' if self.chosen else 'started later'}"
+        reasons = [
+            f"its slices are of {parent.text}, and were given up when {heir.text}{',' if heir.started else ''} went on "
+            f"from step {until}; {self.advice(parent)}"
+            for parent, until, heir in self._given_up()
+            if (parent.run_id, parent.started) in ids
+        ]
+        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=age_of, reverse=True)
+        if runs:
+            reasons.append(
+                f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
+            )
+        return "; ".join(reasons) or f"its slices are of a run that no manifest names, and {last}"
+
+    def _given_up(self) -> Iterator[tuple[RunRecord, Step, RunRecord]]:
+        """Yield each run that another one went on from, the step at which, and the other one."""
+        for parent, member, heir in zip(self.parents, self.members[1:], (self.last, *self.parents), strict=False):
+            if member.until is not None:
+                yield parent, member.until, heir
+
+    def advice(self, run: RunRecord) -> str:
+        """Return how another run is chosen."""
+        names = (self.name(run),) if run.run_id else run.prefixes
+        if not names:
+            return "--step names one of its steps"
+        options = " or ".join(f"--run {name}" for name in names)
+        return f"{options} chooses it, or recover_train(run={names[0]!r}), or {RUN}={names[0]} in the environment"
+
+    def name(self, run: RunRecord) -> str:
+        """Return the name by which a run is chosen: its id, with its start where another has the same id."""
+        return name_of(run, (self.last, *self.parents, *self.others))
+
+    def is_later(self, manifest: Manifest | None) -> bool:
+        """Whether a slice is of a run that was started later than the last one of the lineage."""
+        started = identity_of(manifest)[1]
+        return started is not None and self.last.started is not None and started > self.last.started
+
+    def newer_texts(self, step: Step) -> list[str]:
+        """Return a warning for each other run, or given-up part of one, of which slices are newer than a step."""
+        left = (one for one, until, _ in self._given_up() if one.newest is not None and one.newest > until)
+        newer = (one for one in (*self.others, *left) if one.newest is not None and one.newest > step)
+        return [f"step {one.newest} of {one.text} is newer: {self.advice(one)}" for one in newer]
+
+    def set_aside_texts(self, step: Step) -> list[str]:
+        """Return a warning for each run of which newer slices than a step were set aside, and that might be wanted.
+
+        Of the chosen run; otherwise of the runs that have no part in the lineage.
+        """
+        return [
+            f"step {one.aside} of {one.text} is newer and was set aside when a later training began; "
+            f"{_bringing_back(self.name(one))}"
+            for one in ((self.last,) if self.chosen else self.others)
+            if one.aside is not None and one.aside > step
+        ]
+
+
+def texts_of_aside(records: Sequence[RunRecord]) -> list[str]:
+    """Return a sentence for each run all of whose slices were set aside."""
+    return [
+        f"the slices of {one.text}, up to step {one.aside}, were set aside when a later training began; "
+        f"{_bringing_back(name_of(one, records))}"
+        for one in records
+        if one.newest is None and one.aside is not None
+    ]
+
+
+def _bringing_back(name: str) -> str:
+    return f"recover_train(run={name!r}) brings it back, and so does {RUN}={name} in the environment of the training"
+
+
+def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
+    """Return the id and the start of the run that saved a slice: an empty id without a manifest."""
+    if manifest is None:
+        return "", None
+    return manifest.run_id, manifest.training.started if manifest.training is not None else None
+
+
+def find_run_records(
+    slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = (), names: Experiments | None = None
+) -> tuple[RunRecord, ...]:
+    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name.
+
+    One that training had not committed, when it ended, is of no other run than those of its prefix. `names` are the
+    experiments of the slices, where these are known.
+    """
+    files = list(slices)
+    names = find_experiments(files) if names is None else names
+    committing = {
+        file.prefix for file in files if file.manifest is not None and file.manifest.provenance.kind == "saved"
+    }
+    by_run: dict[tuple[str, int | None], list[SliceFile]] = defaultdict(list)
+    for file in files:
+        manifest = file.manifest
+        fits = manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step)
+        if fits and (manifest is not None or file.prefix not in committing):
+            by_run[identity_of(manifest)].append(file)
+    found = []
+    for held in by_run.values():
+        newest = max(file.step for file in held)
+        record = record_of(held[0].manifest)
+        stated = sorted({base for file in held if (base := stated_base(file.manifest)) is not None})
+        record = replace(record, base_prefix=stated[0] if stated else None)
+        prefixes = {file.prefix for file in held} if not stated else ()
+        found.append(
+            replace(
+                record,
+                newest=newest,
+                written=max(file.mtime_ns for file in held),
+                newest_written=min(file.mtime_ns for file in held if file.step == newest),
+                prefixes=tuple(sorted({file.prefix for file in held if not identity_of(file.manifest)[0]} - {""})),
+                bases=tuple(sorted({*stated[1:], *map(names.of_name, prefixes), *(prefixes if record.run_id else ())})),
+            )
+        )
+    found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
+    return merge_run_records(found)
+
+
+def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """Join what slices, or ranks, know about runs, each run once.
+
+    A run that began with the first epoch for one of them, but not for another, was resumed by hand.
+    """
+    by_run: dict[tuple[str, int | None], list[RunRecord]] = defaultdict(list)
+    for record in records:
+        by_run[record.run_id, record.started].append(record)
+    return tuple(sorted(map(_merged, by_run.values()), key=age_of))
+
+
+def _merged(records: Sequence[RunRecord]) -> RunRecord:
+    newest = max((one.newest for one in records if one.newest is not None), default=None)
+    stated = sorted({base for one in records if one.base_prefix is not None for base in one.experiments})
+    return replace(
+        records[0],
+        resumed_from=next((one.resumed_from for one in records if one.resumed_from is not None), None),
+        begun=max((one.begun for one in records if one.begun is not None), default=None),
+        newest=newest,
+        aside=max((one.aside for one in records if one.aside is not None), default=None),
+        written=max(one.written for one in records),
+        newest_written=min((one.newest_written for one in records if one.newest == newest), default=0),
+        prefixes=tuple(sorted({prefix for one in records for prefix in one.prefixes})),
+        base_prefix=stated[0] if stated else None,
+        bases=tuple(stated[1:] if stated else sorted({name for one in records for name in one.bases})),
+    )
+
+
+def find_lineage(
+    records: tuple[RunRecord, ...],
+    chosen: str | None = None,
+    experiments: Collection[str] = (),
+    names: Experiments = NO_NAMES,
+) -> Lineage | None:
+    """Return the lineage of the run that was started last and has slices in place, or of the one that is chosen.
+
+    With `experiments` it is the last one of these, and with an experiment `chosen` the last one of that. A lineage has
+    runs of one experiment, and those of another one that they were begun from. `names` has the experiments of slices.
+
+    None where no manifest states a start and no run is chosen, and where the chosen one has no name but its prefix:
+    then slices alone must tell runs apart. Runs that state no start are of an older version, and come before those that
+    do; but where the newest step of one was written behind all slices of the last run, another program may have gone on
+    with the training, and the answer is None as well.
+
+    Raises
+    ------
+    UsageError
+        When there is no run of the chosen name, or several.
+    """
+    by_run = chosen is not None and not names_experiment(records, chosen)
+    if chosen is not None and not by_run:
+        experiments = (chosen,)
+    own = [one for one in records if one.is_of(experiments)] if experiments and not by_run else records
+    last = choose_run(records, chosen) if chosen is not None and by_run else _started_last(own)
+    if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(one, last) for one in own)):
+        return None
+    members = [Member(last.run_id, last.started)]
+    parents: list[RunRecord] = []
+    run = last
+    while (before := run.resumed_from) is not None:
+        parent = next((one for one in records if (one.run_id, one.started) == (before.run_id, before.started)), None)
+        if parent == last or parent in parents:
+            break
+        members.append(Member(before.run_id, before.started, before.step))
+        if parent is None:
+            break
+        parents.append(parent)
+        run = parent
+    if run.resumed_from is None and run.begun is not None:
+        members.append(Member(None, None, run.begun, run.base_prefix))
+    ids = {(one.run_id, one.started) for one in members}
+    others = tuple(one for one in records if (one.run_id, one.started) not in ids)
+    return Lineage(
+        last=last,
+        members=tuple(members),
+        parents=tuple(parents),
+        others=others,
+        chosen=chosen is not None,
+        names=names,
+    )
+
+
+def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
+    """Return the name of the run that a choice means which stays made when the training is started again.
+
+    That is the last run that goes on from all that the chosen one has; of that one nothing may be left but its name.
+    Where none does it is the chosen run. So the training goes on, and not back to the same step at each start.
+    """
+    run = next((one for one in records if is_called(one, name, records)), None)
+    seen: set[RunRecord] = set()
+    while True:
+        heirs = [one for one in records if one.run_id and one.newest is not None and _goes_on(one, run, name)]
+        heir = max(heirs, key=age_of, default=None)
+        if heir is None or heir in seen:
+            return name
+        seen.add(heir)
+        run, name = heir, name_of(heir, records)
+
+
+def _goes_on(heir: RunRecord, run: RunRecord | None, name: str) -> bool:
+    """Whether a run was resumed from the last step of another one, of which nothing but the name may be left."""
+    before = heir.resumed_from
+    if before is None:
+        return False
+    if run is None:
+        return name in (before.run_id, f"{before.run_id}@{before.started}")
+    last = max((step for step in (run.newest, run.aside) if step is not None), default=before.step)
+    return (before.run_id, before.started) == (run.run_id, run.started) and before.step >= last
+
+
+def record_of(manifest: Manifest | None) -> RunRecord:
+    """Return what the manifest of one slice states about its run."""
+    run_id, started = identity_of(manifest)
+    training = manifest.training if manifest is not None else None
+    if manifest is None or training is None:
+        return RunRecord(run_id=run_id)
+    return RunRecord(
+        run_id=run_id,
+        started=started,
+        resumed_from=training.resumed_from,
+        begun=_begun(manifest, training.epoch_steps),
+        base_prefix=training.base_prefix,
+    )
+
+
+def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
+    """Return the position at which a run began by the numbers of one of its steps; None for the very beginning."""
+    if epoch_steps is None or manifest.cumulative_step is None:
+        return None
+    before = (manifest.step.epoch - 1) * epoch_steps + manifest.step.step - manifest.cumulative_step
+    return Step((before - 1) // epoch_steps + 1, (before - 1) % epoch_steps + 1) if before > 0 else None
+
+
+def _started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+    return max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
+
+
+def may_follow(run: RunRecord, last: RunRecord) -> bool:
+    """Whether a run that states no start may have gone on with the training of another one, by times."""
+    return run.started is None and run.newest is not None and run.newest_written > last.written

@@ -1,0 +1,35 @@
+"""Boxes that are found by their place."""
+
+from itertools import pairwise, product
+from random import Random
+
+import pytest
+
+from ms_recover.planning.claims.regions import Grid, intersect
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_box_that_shares_something_is_near(seed):
+    source = Random(seed)
+    shape = [source.randint(1, 9) for _ in range(source.randint(0, 3))]
+    edges = [sorted({0, size, *(source.randrange(size + 1) for _ in range(2))}) for size in shape]
+    boxes = [tuple(box) for box in product(*(pairwise(one) for one in edges))]
+    source.shuffle(boxes)
+    boxes = boxes[: source.randint(1, len(boxes))]
+    if source.random() < 0.3:
+        boxes.append(tuple((0, size) for size in shape))  # a whole tensor beside its parts
+    grid = Grid(boxes)
+    for _ in range(5):
+        box = tuple(tuple(sorted(source.sample(range(size + 1), 2))) for size in shape)
+        near = list(grid.near(box))
+        assert near == sorted(near)
+        assert {number for number, one in enumerate(boxes) if intersect(one, box)} <= set(near)
+
+
+def test_of_a_grid_only_neighbours_are_near():
+    boxes = [((row, row + 1), (column, column + 1)) for row in range(30) for column in range(30)]
+    assert len(Grid(boxes).near(((3, 5), (7, 8)))) == 2
+
+
+def test_without_boxes_nothing_is_near():
+    assert list(Grid([]).near(((0, 1),))) == []

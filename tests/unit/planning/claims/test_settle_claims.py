@@ -1,0 +1,196 @@
+"""Rank lists and layouts that contradict each other."""
+
+import pytest
+
+from ms_recover.model.contents import Contents
+from ms_recover.model.strategy import Layout
+from ms_recover.planning.claims.settle_claims import settle_claims
+from ms_recover.planning.claims.stages import Stages
+from tests.support.inventories import OLDER, STEP, group_file, slice_file
+from tests.unit.planning.judging.test_votes import digests
+from tests.unit.planning.test_contents import backed
+
+SLICES = [slice_file(rank) for rank in range(4)]
+NAMES = [parameter.name for parameter in SLICES[0].parameters]
+
+
+def stages(*cut, named=NAMES):
+    """Return the layouts of four ranks, 2 x 2: the parameters in `cut` over model parallelism, the others whole."""
+    layouts = {name: Layout(name, (2, 2), ((0,) if name in cut else (),)) for name in named}
+    return Stages(4, {0: layouts}, {0: "strategy.ckpt"})
+
+
+def lists(*groups):
+    return [group_file(rank, list(group)) for group in groups for rank in group]
+
+
+PAIRS = stages(*NAMES)
+"""Ranks 0 and 2 hold the same by these layouts, and 1 and 3."""
+
+
+def read(values, step=STEP):
+    return Contents({f"ckpt_dir{rank}/test-{step}.ckpt": digests(value) for rank, value in values.items()})
+
+
+def test_lists_and_layouts_that_agree_are_both_used():
+    claims = settle_claims(lists((0, 2), (1, 3)), SLICES, PAIRS)
+    assert claims.stages is PAIRS
+    assert claims.groups.of(0) == (0, 2)
+    assert not claims.rejected_lists
+
+
+def test_a_list_that_the_layouts_and_more_lists_contradict_is_not_used():
+    told = [*lists((1, 3)), group_file(0, [0, 2, 4])]
+    claims = settle_claims(told, SLICES, PAIRS)
+    assert list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]
+    assert "ranks 0 and 4 hold the same slice by their rank lists" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert "and 2 rank lists or manifests" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert not claims.groups.knows(0)
+    assert claims.stages is PAIRS
+
+
+def test_layouts_that_as_many_lists_contradict_as_agree_are_not_used():
+    told = [group_file(0, [0, 1]), group_file(3, [3])]
+    claims = settle_claims(told, SLICES, stages(*NAMES), contents=read({0: "aaaa", 1: "aaaa"}))
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "ranks 0 and 1 hold the same slice" in claims.stages.problem
+    assert claims.groups.of(0) == (0, 1)
+
+
+def test_a_list_that_a_manifest_states_too_stands_against_the_layouts():
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    told = [group_file(0, [0, 1]), *lists((2,), (3,))]
+    assert settle_claims(told, SLICES, layouts).rejected_lists
+    claims = settle_claims(told, [backed(SLICES[0], "a", group=(0, 1)), *SLICES[1:]], layouts)
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert claims.groups.of(0) == (0, 1)
+
+
+@pytest.mark.parametrize("origin", ["saved", "recovered from rank 3 (ckpt_dir3/test-2_8.ckpt), by manifest"])
+def test_manifests_of_training_and_recovery_outvote_lists(origin):
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    stated = [backed(file, "a", group=(file.rank,), origin=origin) for file in SLICES]
+    claims = settle_claims(lists((0, 1)), stated, layouts)
+    assert len(claims.rejected_lists) == 2
+    assert claims.stages is layouts
+    sealed = [backed(file, "a", group=(file.rank,), origin="sealed, by vote") for file in SLICES]
+    assert settle_claims(lists((0, 1)), sealed, layouts).stages.contradicts == "strategy.ckpt"
+
+
+@pytest.mark.parametrize("many", [lists((2, 3), (0, 1)), lists((0, 1), (2, 3))])
+def test_the_reason_does_not_depend_on_the_order_of_lists(many):
+    assert "ranks 0 and 1 hold the same" in settle_claims(many, SLICES, PAIRS).stages.problem
+
+
+@pytest.mark.parametrize(("named", "used"), [(NAMES, False), (NAMES[1:], True)])
+def test_lists_of_fewer_ranks_contradict_layouts_that_leave_no_parameter_out(named, used):
+    """A strategy file in which nothing is cut, beside the lists of ranks that are alone."""
+    claims = settle_claims(lists((0,), (1,), (2,), (3,)), SLICES, stages(named=named))
+    assert (claims.stages.contradicts is None) == used
+    assert used or "hold different slices" in claims.stages.problem
+
+
+def test_encrypted_slices_do_not_show_that_layouts_leave_nothing_out():
+    slices = [slice_file(rank, names=()) for rank in range(4)]
+    assert settle_claims(lists((0,), (1,), (2,), (3,)), slices, stages()).stages.contradicts is None
+
+
+def test_the_manifest_of_a_slice_without_a_list_contradicts_no_layouts():
+    slices = [backed(SLICES[0], "a", group=(0,)), *SLICES[1:]]
+    claims = settle_claims([], slices, PAIRS)
+    assert claims.stages is PAIRS
+    assert not claims.rejected_lists
+
+
+def test_a_list_over_two_stages_of_which_one_has_layouts_is_named():
+    layouts = Stages(4, {1: PAIRS.layouts[0]}, {1: "strategy.ckpt"})
+    claims = settle_claims([group_file(0, [0, 4])], SLICES, layouts)
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "ranks 4 and 0 hold the same slice" in claims.stages.problem
+
+
+def test_sealing_again_takes_no_weight_from_what_training_stated():
+    """Slices of one rank may have a manifest of training at one step and a sealed one at another, in any order."""
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    saved = [backed(file, "a", group=(file.rank,)) for file in SLICES]
+    sealed = [backed(file, "a", group=(file.rank,), origin="sealed, by vote") for file in SLICES]
+    for slices in ([*saved, *sealed], [*sealed, *saved]):
+        assert settle_claims(lists((0, 1)), slices, layouts).rejected_lists
+
+
+def test_a_list_that_manifests_of_its_ranks_contradict_is_not_used():
+    sealed = [backed(one, "a", group=(one.rank % 2, one.rank % 2 + 2)) for one in SLICES]
+    claims = settle_claims(lists((0, 1, 2, 3)), sealed, Stages())
+    assert claims.groups.of(0) == (0, 2)
+    assert set(claims.rejected_lists) == {f"ckpt_dir{rank}/group_info.pb" for rank in range(4)}
+    assert "4 manifests of these name others" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+
+
+def test_a_list_that_one_manifest_contradicts_is_used():
+    one = backed(SLICES[0], "a", group=(0, 2))
+    claims = settle_claims(lists((0, 1, 2, 3)), [one, *SLICES[1:]], Stages())
+    assert claims.groups.of(0) == (0, 1, 2, 3)
+
+
+def test_contents_show_that_the_lists_are_right_for_a_rank_that_is_lost():
+    there = [file for file in SLICES if file.rank != 1]
+    told = lists((0, 1), (2, 3))
+    claims = settle_claims(told, there, PAIRS, contents=read({0: "aaaa", 2: "bbbb", 3: "bbbb"}))
+    assert (claims.groups.of(1), claims.groups.contested) == ((0, 1), {})
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert {file.rank for file in claims.trials} == {2, 3}
+
+
+def test_contents_show_that_the_layouts_are_right_against_the_lists():
+    told = lists((0, 1, 2, 3))
+    claims = settle_claims(told, SLICES, PAIRS, contents=read({0: "aaaa", 1: "bbbb", 2: "aaaa", 3: "bbbb"}))
+    assert claims.stages is PAIRS
+    assert len(claims.rejected_lists) == 4
+    assert "the contents of slices" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert not claims.groups.knows(0)
+
+
+@pytest.mark.parametrize("values", [{}, {0: "aaaa", 1: "bbbb", 2: "cccc", 3: "dddd"}], ids=["unread", "all different"])
+def test_where_nothing_decides_only_ranks_are_together_that_lists_and_layouts_call_the_same(values):
+    claims = settle_claims(lists((0, 1, 2, 3)), SLICES, PAIRS, contents=read(values))
+    assert [claims.groups.of(rank) for rank in range(4)] == [(0, 2), (1, 3), (0, 2), (1, 3)]
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "no slices show which is right" in claims.groups.contested[0]
+    assert len(claims.trials) == 4
+
+
+def test_layouts_that_leave_out_a_parameter_call_no_ranks_the_same():
+    claims = settle_claims(lists((0, 1, 2, 3)), SLICES, stages(NAMES[0], named=NAMES[:1]))
+    assert [claims.groups.of(rank) for rank in range(4)] == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_slice_in_the_wrong_place_does_not_confirm_a_list_that_another_step_refutes():
+    """Beside the name of rank 1 lies the slice of rank 0."""
+    older = [slice_file(rank, OLDER) for rank in range(2)]
+    there = [*SLICES[:2], *older]
+    contents = read({0: "aaaa", 1: "aaaa"}).merged(read({0: "bbbb", 1: "cccc"}, OLDER))
+    claims = settle_claims(lists((0, 1)), there, PAIRS, contents=contents)
+    assert claims.groups.of(0) == (0,)
+
+
+def test_lists_that_the_operator_names_stand_against_the_layouts():
+    given = [group_file(rank, [0, 1], outside=True) for rank in (0, 1)]
+    claims = settle_claims(given, SLICES, PAIRS)
+    assert (claims.groups.of(0), claims.groups.contested) == ((0, 1), {})
+
+
+def test_a_sealed_manifest_of_the_same_ranks_keeps_the_list():
+    sealed = [backed(SLICES[0], "a", origin="sealed", group=(0, 1)), *SLICES[1:]]
+    claims = settle_claims(lists((0, 1)), sealed, PAIRS)
+    assert (claims.groups.of(0), claims.groups.contested) == ((0, 1), {})
+
+
+def test_a_slice_that_a_recovery_wrote_is_no_witness_for_its_list():
+    told = lists((0, 1, 2, 3))
+    copied = backed(SLICES[1], "a", origin="recovered", group=(1,))
+    assert copied.manifest.recovered
+    claims = settle_claims(told, [SLICES[0], copied], PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
+    assert claims.groups.of(0) == (0, 2)

@@ -1,0 +1,68 @@
+"""Layouts of a stage, put together from strategy files."""
+
+from ms_recover.model.inventory import StrategyFile
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.claims.layouts import cells_of, region_of
+from ms_recover.planning.claims.stages import find_stages
+
+BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
+
+
+def stage(*layouts):
+    file = StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, tuple(layouts)), "digest")
+    return find_stages([file], 4, {}).layouts[0]
+
+
+def rows(name, **more):
+    return Layout(name, (2, 2), ((0,), ()), **more)
+
+
+def test_states_of_an_embedding_that_is_cut_by_hand_have_its_regions():
+    found = stage(rows("words", **BY_HAND), rows("moment1.words"), rows("other"), rows("moment1.other"))
+    for name in ("words", "moment1.words"):
+        layout = found[name]
+        regions = [
+            region_of(layout, cell, (count, 4)) for cell, count in zip(cells_of(layout, range(2)), (5, 3), strict=True)
+        ]
+        assert regions == [((0, 5), (0, 4)), ((5, 8), (0, 4))]
+    assert found["moment1.other"] == rows("moment1.other")
+
+
+def test_states_of_an_embedding_that_is_cut_by_field_have_its_field():
+    found = stage(rows("words", field=3), rows("moment1.words"), rows("moment2.words", **BY_HAND))
+    assert found["moment1.words"].field == 3
+    assert found["moment2.words"] == rows("moment2.words", **BY_HAND)
+
+
+def test_a_state_that_is_cut_otherwise_keeps_its_layout():
+    whole = Layout("moment1.words", (2, 2), ((), ()))
+    assert stage(rows("words", **BY_HAND), whole)["moment1.words"] == whole
+
+
+def files(*stages):
+    """Return strategy files of the ranks 0, 1, ... of one stage of four, each by itself of a stage."""
+    cut = tuple(rows(name) for name in ("words", "other"))
+    return [
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((stage,), 1, cut), "digest")
+        for rank, stage in enumerate(stages)
+    ]
+
+
+def test_one_file_of_another_stage_among_many_is_passed_over():
+    assert find_stages(files(0, 0, 0, 1), 4, {}).problem is None
+
+
+def test_where_one_in_three_files_says_otherwise_none_is_used():
+    problem = find_stages(files(0, 0, 1), 4, {}).problem
+    assert problem is not None
+    assert "ckpt_dir2/strategy.ckpt is of another stage" in problem
+
+
+def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_another():
+    of_stages = [
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((rank // 4,), 1, (rows("words"),)), f"file {rank}")
+        for rank in (0, 4)
+    ]
+    assert sorted(find_stages(of_stages, 8, {5: ["file 4"]}).layouts) == [0, 1]
+    assert sorted(find_stages(of_stages, 8, {5: ["another"]}).layouts) == [0]
+    assert sorted(find_stages(of_stages, 8, {2: ["another", "file 0"], 7: ["another"]}).layouts) == [0]

@@ -1,0 +1,190 @@
+"""Where the parameters of a slice lie: which ranks of a step list and hold what a rank should."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import StrategyFile
+from ms_recover.model.manifest import Digests
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.slices import Parameter
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.claims.layouts import cut_alike
+from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.judging.judgement import Judgement
+from ms_recover.planning.supply.parameters import replica_of, usable_slices
+from ms_recover.planning.supply.supply import Supply
+from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.facts import gather_facts
+from tests.support.inventories import STEP, slice_file, tree
+from tests.unit.planning.judging.test_votes import manifest
+
+SHAPES = {"w": (2, 3), "bias": (3,), "local": (5,), "global_step": (), "rate": (1,)}
+CUT = Layout("w", (2,), ((0,), ()))
+WHOLE = Layout("bias", (2,), ((),))
+
+
+def file_of(rank, shapes, **changes):
+    listed = tuple(Parameter(name, "Int8", shape, size(shape)) for name, shape in shapes.items())
+    return replace(slice_file(rank), parameters=listed, **changes)
+
+
+def size(shape):
+    count = 1
+    for one in shape:
+        count *= one
+    return count
+
+
+def of(name, shape=None):
+    shape = SHAPES[name] if shape is None else shape
+    return Parameter(name, "Int8", shape, size(shape))
+
+
+def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
+    """Return the index of slices as `supply_of_slices` takes them."""
+    return supply_of_slices(
+        slices, layouts, stages=stages, known=known, judgements=judgements, world=world, orphans=orphans
+    ).index
+
+
+def supply_of_slices(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
+    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived."""
+    files = tuple(
+        StrategyFile(2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(layouts)), "s")
+        for stage in stages
+    )
+    inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
+    facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
+    judgement = judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
+    judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
+    return Supply.of(facts, judgement)
+
+
+def everyone(*without, shapes=SHAPES):
+    return [file_of(rank, shapes) for rank in range(4) if rank not in without]
+
+
+def test_what_is_cut_comes_from_the_ranks_with_the_same_part():
+    index = index_of(everyone(), [replace(CUT, device_matrix=(2, 2), tensor_map=((0,), ()))], stages=(0,))
+    assert [index.sources(rank, of("w")) for rank in range(4)] == [(0, 2), (1, 3), (0, 2), (1, 3)]
+
+
+def test_nothing_cut_comes_from_another_pipeline_stage():
+    """Ranks 2 and 3 list a parameter of the same name, shape and part, but with the values it was initialised with."""
+    assert index_of(everyone()).sources(0, of("w")) == (0,)
+    assert index_of(everyone(0)).sources(0, of("w")) == ()
+    assert index_of(everyone(0, 1)).sources(0, of("w")) == ()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1,), ()])
+def test_nothing_that_another_stage_cuts_comes_from_there_although_the_own_strategy_file_is_lost(shape):
+    layout = replace(CUT, tensor_map=((0,), ())[: len(shape)])
+    index = index_of(everyone(0, 1, shapes={"w": shape}), [layout], stages=(1,))
+    assert index.way(0, "w") is None
+    assert index.sources(0, of("w", shape)) == ()
+
+
+@pytest.mark.parametrize("name", ["bias", "local"])
+def test_nothing_large_comes_from_another_stage_cut_or_not(name):
+    assert index_of(everyone(0, 1)).sources(0, of(name)) == ()
+
+
+@pytest.mark.parametrize("name", ["global_step", "rate"])
+def test_a_counter_that_a_whole_stage_lost_comes_from_another(name):
+    assert index_of(everyone(0, 1)).sources(0, of(name)) == (2, 3)
+    assert index_of(everyone(0)).sources(0, of(name)) == (1,)
+
+
+def test_whole_tensors_come_from_the_own_stage_only():
+    full = {**SHAPES, "w": (4, 3)}
+    here = index_of([file_of(1, full), *everyone(0, 1)])
+    assert here.whole_tensors(0, of("w")) == [(((0, 4), (0, 3)), (1,))]
+    elsewhere = index_of([*everyone(0, 2, 3), file_of(2, full), file_of(3, full)])
+    assert elsewhere.whole_tensors(0, of("w")) == []
+    assert elsewhere.whole_tensors(0, of("local")) == []
+
+
+def test_a_parameter_of_another_shape_or_type_is_no_source():
+    index = index_of(everyone())
+    assert index.sources(0, replace(of("bias"), dtype="UInt8")) == ()
+    assert index.sources(0, of("bias")) == (0, 1)
+
+
+def test_regions_are_those_of_the_part_and_unknown_without_layout():
+    index = index_of(everyone())
+    assert index.region(0, of("w")) == ((0, 2), (0, 3))
+    assert index.region(1, of("w")) == ((2, 4), (0, 3))
+    assert index.region(3, of("w")) == ((2, 4), (0, 3))
+    assert index.region(0, of("local")) is None
+    assert index.region(0, of("w", (6,))) is None
+
+
+def test_a_layout_that_fits_no_slice_is_none():
+    assert index_of(everyone(), [Layout("w", (2,), ((0,),))]).way(0, "w") is None
+    assert index_of(everyone()).way(0, "w").layout == cut_alike(CUT)
+
+
+def salvaged(*names):
+    judgement = Judgement(status="damaged", reason="odd", good=frozenset(names))
+    return [(slice_file(0).path, judgement)]
+
+
+def test_a_damaged_slice_gives_its_good_parameters_only():
+    index = index_of(everyone(), judgements=salvaged("w"))
+    assert not index.is_sound(0)
+    assert index.is_sound(1)
+    assert index.find(0, "w") == of("w")
+    assert index.find(0, "bias") is None
+    assert index.find(1, "bias") == of("bias")
+    assert (index.sources(0, of("w")), index.sources(0, of("bias"))) == ((0,), (1,))
+
+
+def test_a_rank_without_usable_slice_lists_nothing():
+    index = index_of(everyone(0))
+    assert index.find(0, "w") is None
+    assert index.find(1, "unknown") is None
+    assert index.by_stage == {0: [1], 1: [2, 3]}
+
+
+def test_a_slice_that_was_saved_under_another_strategy_file_gives_nothing():
+    odd = file_of(1, SHAPES)
+    odd = replace(odd, manifest=manifest(odd, "abcde", world_size=4, strategy_digest="t"))
+    right = [replace(one, manifest=manifest(one, "abcde", world_size=4, strategy_digest="s")) for one in everyone(1)]
+    index = index_of([*right, odd])
+    assert sorted(index.slices) == [0, 2, 3]
+    held, given = usable_slices(index.facts, index.judgement, Supply.of(index.facts, index.judgement).sound)
+    assert (sorted(held), given) == ([0, 2, 3], {})
+
+
+def test_digests_of_parameters_are_those_of_the_contents():
+    known = Contents({slice_file(1).path: Digests("file", ("p0", "p1", "p2", "p3", "p4"))})
+    index = index_of(everyone(), known=known)
+    assert index.digest(1, "bias") == "p1"
+    assert index.digest(1, "unknown") is None
+    assert index.digest(0, "bias") is None
+    assert index.are_read
+    assert not index_of(everyone()).are_read
+
+
+def test_a_replica_has_the_digest_of_its_manifest_above_the_one_read():
+    file = file_of(1, SHAPES)
+    known = Contents({file.path: Digests("file:read", ("p",) * 5)})
+    index = index_of([file, *everyone(1)], known=known)
+    (read,) = index.facts.at(STEP, 1)
+    assert replica_of(read).digest == "file:read"
+    (unread,) = index.facts.at(STEP, 0)
+    assert replica_of(unread).digest is None
+    stated = replace(read, file=replace(file, manifest=manifest(file, "abcde")))
+    assert replica_of(stated).digest == "file:abcde"
+    assert (replica_of(stated).rank, replica_of(stated).path) == (1, file.path)
+
+
+def test_the_sources_of_many_are_those_around_the_rank():
+    layout = Layout("w", (200,), ((), ()))
+    slices = [file_of(rank, {"w": (2, 3)}) for rank in range(200)]
+    index = index_of(slices, [layout], stages=(0,), world=200)
+    assert index.sources(100, of("w")) == tuple(range(69, 133))
+    assert index.sources(0, of("w")) == tuple(range(64))
+    assert index.sources(199, of("w")) == tuple(range(136, 200))

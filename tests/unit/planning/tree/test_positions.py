@@ -1,0 +1,112 @@
+"""The steps that were trained when a slice was saved, and the order of steps by them."""
+
+import pytest
+
+from ms_recover.model.inventory import RankPath, SliceFile
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.steps import Step
+from ms_recover.planning.tree.positions import NO_POSITIONS, Saved, find_positions, newest_first
+
+FIRST, LATER = Step(2, 2), Step(2, 6)
+
+
+def slice_of(step, *, rank=0, prefix="CKP", stated=None, stock=False, **counters):
+    """Return a slice, as MindFormers names it unless `stock`; `stated` is what its manifest says."""
+    parts = ("rank_", f"/{prefix}-{step}.ckpt") if stock else ("rank_", f"/{prefix}_rank_", f"-{step}.ckpt")
+    manifest = None
+    if stated is not None:
+        trained, said = stated if isinstance(stated, tuple) else (stated, step)
+        manifest = Manifest("run", rank, 4, said, trained, "file", 1, Digests("d"), (), (rank,))
+    return SliceFile(rank, step, RankPath(parts), prefix, 1, 1, manifest=manifest, **counters)
+
+
+def known(files):
+    return {(one.prefix, one.step): (one.cumulative_step, one.stated_by) for one in find_positions(files).every}
+
+
+def test_manifests_come_before_global_step_and_that_before_step_num():
+    files = [
+        slice_of(FIRST, stated=10, global_step=9, step_num=8),
+        slice_of(LATER, stated=14, global_step=13, step_num=12),
+    ]
+    assert known(files) == {("CKP", FIRST): (10, "manifest"), ("CKP", LATER): (14, "manifest")}
+    bare = [slice_of(FIRST, global_step=9, step_num=8), slice_of(LATER, global_step=13, step_num=12)]
+    assert {source for _, source in known(bare).values()} == {"global_step"}
+    assert known([slice_of(FIRST, step_num=8)]) == {("CKP", FIRST): (8, "step_num")}
+
+
+def test_one_source_counts_for_all_where_it_states_all():
+    """An overflow adds nothing to a global_step, so that counts of two sources are not compared."""
+    files = [slice_of(FIRST, prefix="CKP_1", global_step=15), slice_of(LATER, stated=20, global_step=14)]
+    assert known(files) == {("CKP_1", FIRST): (15, "global_step"), ("CKP", LATER): (14, "global_step")}
+
+
+def test_where_no_source_states_all_each_step_has_its_strongest():
+    files = [slice_of(FIRST, prefix="CKP_1", global_step=16), slice_of(LATER, stated=14)]
+    assert known(files) == {("CKP_1", FIRST): (16, "global_step"), ("CKP", LATER): (14, "manifest")}
+
+
+@pytest.mark.parametrize(
+    ("stock", "first", "later", "right"),
+    [(True, 8, 14, True), (True, 14, 8, False), (False, 14, 8, True), (True, 8, 8, False), (False, 8, 8, False)],
+)
+def test_a_source_that_cannot_be_right_states_nothing(stock, first, later, right):
+    """Names order the steps of one run of MindSpore's, not of MindFormers'; two steps never have one position."""
+    files = [slice_of(FIRST, stock=stock, global_step=first), slice_of(LATER, stock=stock, global_step=later)]
+    assert bool(find_positions(files).known) == right
+
+
+def test_most_slices_of_a_step_must_agree():
+    several = [slice_of(FIRST, rank=rank, global_step=value) for rank, value in enumerate([9, 9, 7])]
+    assert known(several) == {("CKP", FIRST): (9, "global_step")}
+    assert known(several[1:]) == {}
+
+
+def test_a_slice_whose_manifest_states_another_position_is_apart():
+    odd = slice_of(FIRST, rank=3, stated=16)
+    files = [*(slice_of(FIRST, rank=rank, stated=10) for rank in range(3)), odd]
+    positions = find_positions(files)
+    assert [positions.of(file) for file in files] == [10, 10, 10, 16]
+    assert positions.apart(files) == [[odd], files[:3]]
+
+
+@pytest.mark.parametrize("stated", [(99, LATER), (None, FIRST)])
+def test_the_manifest_of_another_step_states_nothing(stated):
+    files = [slice_of(FIRST, stated=10), slice_of(FIRST, rank=1, stated=stated)]
+    assert [find_positions(files).of(file) for file in files] == [10, 10]
+
+
+def test_slices_that_nothing_counts_may_be_with_any():
+    old, new, bare = slice_of(FIRST, stated=10), slice_of(FIRST, prefix="CKP_1", stated=16), slice_of(FIRST, prefix="x")
+    assert find_positions([old, new, bare]).apart([old, new, bare]) == [[new, bare], [old, bare]]
+    assert NO_POSITIONS.apart([old, new]) == [[old, new]]
+
+
+def order(*items):
+    return [(str(one.step), one.trained) for one in newest_first(items)]
+
+
+def test_steps_are_ordered_by_training_then_by_rerun():
+    items = [Saved(step=LATER, trained=14), Saved(step=FIRST, trained=16, rerun=1), Saved(step=FIRST, trained=10)]
+    assert order(*items) == [("2_2", 16), ("2_6", 14), ("2_2", 10)]
+    same = [Saved(step=Step(2, 8), trained=16), Saved(step=FIRST, trained=16, rerun=1)]
+    assert order(*same) == [("2_2", 16), ("2_8", 16)]
+
+
+def test_a_step_without_a_position_finds_its_place_by_name():
+    items = [
+        Saved(step=LATER, trained=14),
+        Saved(step=Step(2, 7)),
+        Saved(step=FIRST, trained=16),
+        Saved(step=Step(1, 8)),
+    ]
+    assert order(*items) == [("2_7", None), ("2_2", 16), ("2_6", 14), ("1_8", None)]
+
+
+def test_without_positions_names_order_the_steps():
+    assert order(Saved(step=FIRST), Saved(step=LATER)) == [("2_6", None), ("2_2", None)]
+
+
+def test_a_later_run_of_the_lineage_comes_first_whatever_was_trained():
+    items = [Saved(step=LATER, trained=14, generation=1), Saved(step=FIRST, trained=10, generation=2)]
+    assert order(*items) == [("2_2", 10), ("2_6", 14)]
