@@ -149,8 +149,12 @@ def main(words: list[str]) -> None:
     tried = list(found.values())
     print(f"{len(tried)} trees of {last - first} that a plan recovers, {sum(one.differing for one in tried)} differing")
     print(f"{sum(one.losses for one in tried)} losses, {sum(one.fatal for one in tried)} of them fatal")
+    more = [one for one in tried if one.more]
     print(
-        f"{sum(one.unread for one in tried)} in {sum(one.unread > 0 for one in tried)} trees excepted, by unread slices"
+        f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit did:"
+    )
+    print(
+        f"  {sum(one.strict for one in more)} fatal to the audit alone, {sum(one.missed for one in more)} to the plan alone"
     )
     print(f"{len(bad)} trees contradict the law, in {sum(len(one.violations) for one in bad)} losses")
 
