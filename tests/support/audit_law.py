@@ -154,7 +154,9 @@ def main(words: list[str]) -> None:
         f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit did:"
     )
     print(
-        f"  {sum(one.strict for one in more)} fatal to the audit alone, {sum(one.missed for one in more)} to the plan alone"
+        print(
+            f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit:"
+        )
     )
     print(f"{len(bad)} trees contradict the law, in {sum(len(one.violations) for one in bad)} losses")
 
