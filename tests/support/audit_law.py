@@ -150,13 +150,9 @@ def main(words: list[str]) -> None:
     print(f"{len(tried)} trees of {last - first} that a plan recovers, {sum(one.differing for one in tried)} differing")
     print(f"{sum(one.losses for one in tried)} losses, {sum(one.fatal for one in tried)} of them fatal")
     more = [one for one in tried if one.more]
+    print(f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit:")
     print(
-        f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit did:"
-    )
-    print(
-        print(
-            f"{sum(one.more for one in more)} losses in {len(more)} trees after which a plan reads more than the audit:"
-        )
+        f"  {sum(one.strict for one in more)} fatal to the audit alone, {sum(one.missed for one in more)} to the plan"
     )
     print(f"{len(bad)} trees contradict the law, in {sum(len(one.violations) for one in bad)} losses")
 

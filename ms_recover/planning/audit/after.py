@@ -105,11 +105,13 @@ def _agree(compared: Comparison) -> bool:
 
 
 def _lists_agree(facts: Facts) -> bool:
-    """Whether every rank list, manifest and layout names the same ranks as holders of the same slice."""
+    """Whether rank lists, manifests and layouts name every rank, and all the same as holders of the same slice."""
     groups, families = facts.groups, facts.stages.families
     stated = [file.info.sorted_ranks for file in facts.inventory.group_files if file.info is not None]
     stated += [each_once(one.manifest.group) for one in facts.counted if one.manifest is not None]
     stated += [families[rank] for rank in groups.members if rank in families]
+    if not {rank for ranks in stated for rank in ranks}.issuperset(range(facts.world.ranks)):
+        return False
     return all(groups.of(rank) == ranks for ranks in stated for rank in ranks)
 
 
