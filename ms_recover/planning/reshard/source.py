@@ -35,8 +35,8 @@ class Source:
     """Stages that have a slice."""
 
 
-def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
-    """Find the regions that the slices of a step give; each part of the tree with its step and run.
+def find_source(parts: Sequence[Comparison], step: Step, run: Run) -> Source:
+    """Find the regions that the slices of a step give, as slices of one run, from the parts of the tree with the step.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
     """
     slices: list[ReshardSource] = []
     parameters: dict[str, WholeParameter] = {}
-    wholes = [WholeParameters(supply_of(*one)) for one in parts]
+    wholes = [WholeParameters(supply_of(compared, step, run)) for compared in parts]
     for whole in wholes:
         numbers = _number_slices(whole.supply, slices)
         numbered = _Numbered(numbers)

@@ -64,7 +64,7 @@ def choose_sources(supply: Supply) -> StepAssessment:
                 found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
             partials += [found.partial] if found.partial is not None else []
             disputes += [found.dispute] if found.dispute is not None else []
-            guessed += [rank] if supply.settlement.lost_names.is_guessed(rank) else []
+            guessed += [rank] if supply.is_guessed(rank) else []
         verdicts.append(_mended(rank, holding, reason, found))
         if found.action is not None:
             actions.append(keep_replaced(found.action, judgement))
@@ -169,7 +169,7 @@ def _copy_within_group(
     ground = f"rank {source.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
     reason = f"{holding.reason}; {ground}"
     evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
-    return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=borrowed)
+    return copy_action(facts, rank, own, usable, evidence=evidence, borrowed=borrowed).because(reason)
 
 
 _WHICH_IS_RIGHT = ": name the right rank lists with --group-info, or remove the strategy file if it is of another job"

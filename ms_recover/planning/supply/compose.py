@@ -67,16 +67,9 @@ def compose_slice(supply: Supply, rank: int, own: Sequence[SliceFacts], load: Ma
             return Composition(reason=why, bytes=total)
         if replicas:
             reason = f"rank {replicas[0].rank} holds the same slice by the layouts in {_strategy_file(index, rank)}"
-            copy = copy_action(
-                index.facts,
-                rank,
-                own,
-                replicas[:_MOST_REPLICAS],
-                reason=reason,
-                evidence="layout",
-                borrowed=_borrowed(choices),
-            )
-            return Composition(reason=reason, action=copy, bytes=total)
+            replicas, borrowed = replicas[:_MOST_REPLICAS], _borrowed(choices)
+            copy = copy_action(index.facts, rank, own, replicas, evidence="layout", borrowed=borrowed)
+            return Composition(reason=reason, action=copy.because(reason), bytes=total)
     action = _action(index, rank, own, choices)
     if action is None:
         return Composition(reason="no sound slice has any of its parameters", bytes=total)
@@ -102,7 +95,6 @@ def copy_action(
     own: Iterable[SliceFacts],
     replicas: Sequence[SliceFacts],
     *,
-    reason: str,
     evidence: Evidence,
     borrowed: tuple[str, ...],
 ) -> CopyAction:
@@ -114,7 +106,7 @@ def copy_action(
         replica=first,
         target=target,
         replaces=replaces,
-        reason=reason,
+        reason="",
         evidence=evidence,
         group=facts.groups.of(rank),
         alternatives=tuple(others),
@@ -140,7 +132,7 @@ def _choose(
     choices = choose_parameters(supply, rank, expected, load)
     odd = supply.settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
     missing = tuple(region for choice in choices for region in choice.settled.missing)
-    unlisted = supply.settlement.lost_names.of(rank, complete=complete)
+    unlisted = supply.unlisted(rank, complete=complete)
     if missing or unlisted:  # what is gone is gone, whatever the rest is worth
         found = _incomplete(index, rank, own, choices, missing, unlisted)
         return found if odd is None else replace(found, partial=None)

@@ -12,7 +12,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.claims.regions import Box, cover, volume
 from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
-from ms_recover.planning.supply.expected_parameters import LostNames, find_own_manifest, stated_contents
+from ms_recover.planning.supply.expected_parameters import find_own_manifest, stated_contents
 from ms_recover.planning.supply.parameters import ParameterIndex, Way
 from ms_recover.planning.tree.facts import SliceFacts
 
@@ -70,7 +70,6 @@ class Settlement:
 
     def __init__(self, index: ParameterIndex) -> None:
         self.index = index
-        self.lost_names = LostNames(index)
         self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._unlike: dict[tuple[int, str], str | None] = {}

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.groups import rank_list
 from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import RankState
-from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judge import judge_part
 from ms_recover.planning.judging.judgement import Comparison, Judgement, StepJudgement
+from ms_recover.planning.supply.expected_parameters import LostNames
 from ms_recover.planning.supply.parameters import ParameterIndex
 from ms_recover.planning.supply.settle import Settled, Settlement
 from ms_recover.planning.tree.facts import Facts, SliceFacts
@@ -120,6 +122,14 @@ class Supply:
         """Return the ranks that may give what a rank's slice should hold of a parameter, or why nobody may."""
         return self.settlement.settle_for(rank, parameter)
 
+    def unlisted(self, rank: int, *, complete: bool = False) -> tuple[MissingRegion, ...]:
+        """Return the parameters that no slice lists any more and a rank's, or its `complete` one, may have had."""
+        return self._lost_names.of(rank, complete=complete)
+
+    def is_guessed(self, rank: int) -> bool:
+        """Whether nothing of a rank's own states which parameters were dealt to it."""
+        return self._lost_names.is_guessed(rank)
+
     def names_too_few(self, stage: int, expected: Iterable[Parameter] = ()) -> bool:
         """Whether the strategy file of a stage cannot be that of its slices; MindSpore's names all but a few scalars.
 
@@ -138,6 +148,10 @@ class Supply:
         return self._too_few[stage]
 
     @cached_property
+    def _lost_names(self) -> LostNames:
+        return LostNames(self.index)
+
+    @cached_property
     def _too_few(self) -> dict[int, bool]:
         return {}
 
@@ -147,8 +161,8 @@ class Supply:
 
 
 def supply_of(compared: Comparison, step: Step, run: Run) -> Supply:
-    """Judge the slices of a step as those of one run, and return what they can give."""
-    return Supply.of(compared.facts, judge_step(compared, step, run))
+    """Judge the slices of a part of a step as `judge_part` does, and return what they can give."""
+    return Supply.of(compared.facts, judge_part(compared, step, run))
 
 
 def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept | Unsound:

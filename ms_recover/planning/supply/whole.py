@@ -112,7 +112,7 @@ class WholeParameters:
         """Yield the parameters that a rank's lost slice may have listed alone, by layouts, each with the reason."""
         dealt = self.supply.judgement.step in self.supply.judgement.structure.deduplicated
         if dealt and stage in self.index.by_stage and stage in self.index.stages.layouts:
-            yield from ((one.parameter, one.reason) for one in self.settlement.lost_names.of(rank))
+            yield from ((one.parameter, one.reason) for one in self.supply.unlisted(rank))
             return
         for name in sorted(self.index.stages.layouts.get(stage, ())):
             if not name.startswith(NOT_SHARDED):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
-from types import MappingProxyType
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, WeightKind, ending_of, marked
@@ -39,48 +38,53 @@ from ms_recover.planning.supply.whole import WholeParameter
 _DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
 
 
-def make_plan(
-    source: Source,
-    target: Target,
-    rules: Sequence[Rule],
-    *,
-    root: str,
-    output: str,
-    form: OutputFormat,
-    pattern: str,
-    prefix: str | None,
-    step: Step,
-    run_id: str | None,
-    world_size: int,
-    shard_size: int = 0,
-    common: CommonInfo | None = None,
-    casts: Mapping[str, str] = MappingProxyType({}),
-) -> ReshardPlan:
-    """Return the plan for one step.
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The tree and the step that the source is of."""
+
+    root: str
+    step: Step
+    run_id: str | None
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The files to write.
 
     Parameters
     ----------
-    source, target, rules
-        What is held, how it shall be cut, and the new names of parameters.
-    root, output : str
-        The tree, and the folder to write.
+    path : str
+        The folder.
     form, pattern, prefix
-        Format of the files; where they lie in the output, and the prefix of their names.
-    step, run_id, world_size
-        Of the source.
+        Format of the files; where they lie in the folder, and the prefix of their names.
+    rules, casts
+        The new names of parameters, and the types that they are cast to, by their names in the source.
     shard_size : int
         For a full checkpoint: bytes of contents of a file at most, 0 for no limit.
-    common : CommonInfo, optional
+    common : CommonInfo or None
         For MindFormers' format, its ``common.json``.
-    casts : mapping of str to str
-        The types that parameters are cast to, by their names in the source.
+    """
+
+    path: str
+    form: OutputFormat
+    pattern: str
+    prefix: str | None
+    rules: Sequence[Rule]
+    casts: Mapping[str, str]
+    shard_size: int
+    common: CommonInfo | None
+
+
+def plan_transfers(source: Source, target: Target, origin: Origin, output: Output) -> ReshardPlan:
+    """Return the plan for one step.
 
     Raises
     ------
     UsageError
         When the target does not fit the parameters: it does not divide them, or names others.
     """
-    names = rename_all(list(source.parameters), rules)
+    names, common = rename_all(list(source.parameters), output.rules), output.common
     wanted, left_out = _wanted(source, target, names)
     kinds = split_parameters(source) if common is not None else dict.fromkeys(source.parameters)
     if common is not None:
@@ -109,19 +113,19 @@ def make_plan(
                 transfers.append(_transfer(one, cut))
             mine.setdefault(kinds[one.name], []).append(len(parameters))
             used.setdefault(kinds[one.name], []).append(cut)
-            parameters.append(MovedParameter(name, one.name, numbers[key], one.own, casts.get(one.name)))
+            parameters.append(MovedParameter(name, one.name, numbers[key], one.own, output.casts.get(one.name)))
         if not mine:
             mine, used = {None: []}, {None: []}
         lists.append(mine)
         groups.append({kind: groups_of(cuts_of, target.devices) for kind, cuts_of in used.items()})
     missing.update(dict.fromkeys(source.lost))
     plan = ReshardPlan(
-        root=root,
-        output=output,
-        form=form,
-        step=step,
-        run_id=run_id,
-        world_size=world_size,
+        root=origin.root,
+        output=output.path,
+        form=output.form,
+        step=origin.step,
+        run_id=origin.run_id,
+        world_size=origin.world_size,
         ranks=target.ranks,
         full=target.full and common is None,
         sources=source.slices,
@@ -136,15 +140,17 @@ def make_plan(
         overlaps=tuple(overlap for listed in wanted for one in listed if one.known for overlap in one.overlaps),
     )
     if plan.full:
-        files = _full_files(plan, lists[0].get(None, []), shard_size, lacks=bool(lacking))
+        files = _full_files(plan, lists[0].get(None, []), output.shard_size, lacks=bool(lacking))
     else:
         files = [
             TargetFile(
                 rank=stage * target.devices + place,
                 target=(
-                    _name_of(pattern, stage * target.devices + place, step, prefix or "checkpoint", form)
+                    _name_of(output, stage * target.devices + place, origin.step)
                     if common is None
-                    else weights_path(common, prefix, part or "model", stage * target.devices + place, target.ranks)
+                    else weights_path(
+                        common, output.prefix, part or "model", stage * target.devices + place, target.ranks
+                    )
                 ),
                 parameters=tuple(mine),
                 place=place,
@@ -159,11 +165,11 @@ def make_plan(
         ]
     twice = next((name for name, count in Counter(file.target for file in files).items() if count > 1), None)
     if twice is not None:
-        raise UsageError(f"pattern {pattern!r} gives several ranks one file, {twice}: put {{rank}} into it")
+        raise UsageError(f"pattern {output.pattern!r} gives several ranks one file, {twice}: put {{rank}} into it")
     plan = replace(plan, files=tuple(files))
     if not plan.complete:
         return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files))
-    return replace(plan, metadata=metadata_of(plan, prefix, target.source)) if common is not None else plan
+    return replace(plan, metadata=metadata_of(plan, output.prefix, target.source)) if common is not None else plan
 
 
 def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
@@ -274,7 +280,7 @@ def pattern_like(file: SliceFile) -> str:
     return stem.removesuffix(ending) + "-{epoch}_{step}" if stem.endswith(ending) else _DEFAULT_PATTERN
 
 
-def _name_of(pattern: str, rank: int, step: Step, prefix: str, form: OutputFormat) -> str:
+def _name_of(output: Output, rank: int, step: Step) -> str:
     """Return the path of a rank's slice below the output; an iteration has epoch 0.
 
     Raises
@@ -283,14 +289,16 @@ def _name_of(pattern: str, rank: int, step: Step, prefix: str, form: OutputForma
         When the pattern has another format's ending.
     """
     epoch = 0 if step.is_iteration else step.epoch
+    prefix, path = output.prefix or "checkpoint", output.pattern
     fields = {"{rank}": str(rank), "{prefix}": prefix, "{epoch}": str(epoch), "{step}": str(step.step)}
-    path = pattern
     for field, value in fields.items():
         path = path.replace(field, value)
-    ending = ending_of(pattern)
-    if ending not in ("", f".{form}"):
-        raise UsageError(f"pattern {pattern!r} ends in {ending}, and slices are written as {form}: see --format")
-    return path if ending else f"{path}.{form}"
+    ending = ending_of(output.pattern)
+    if ending not in ("", f".{output.form}"):
+        raise UsageError(
+            f"pattern {output.pattern!r} ends in {ending}, and slices are written as {output.form}: see --format"
+        )
+    return path if ending else f"{path}.{output.form}"
 
 
 def _full_name(index: int, count: int, form: OutputFormat) -> str:
