@@ -55,33 +55,33 @@ def plan_step(
     UsageError
         When the target does not fit the parameters.
     """
-    held = [one for one in parts if step in one.facts.steps]
-    for compared in held:
+    compared_parts = [part for part in parts if step in part.facts.steps]
+    for compared in compared_parts:
         _check_layouts_known(compared.facts)
-    if not held:
+    if not compared_parts:
         raise MissingInputError(f"there is no slice of step {step}")
-    facts = held[0].facts
-    files = [one.file for compared in held for one in compared.facts.counted_at(step)]
+    facts = compared_parts[0].facts
+    files = [slice_.file for compared in compared_parts for slice_ in compared.facts.counted_at(step)]
     if not files:
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
-    source = find_source(held, step, run)
+    source = find_source(compared_parts, step, run)
     if unequal:
         source = disputed(source, unequal)
-    maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]
+    maps = [name for name, parameter in source.parameters.items() if parameter.dtype.startswith("MapTensor")]
     if maps:
         raise UsageError(f"{name_some(maps)} are map parameters, which cannot be cut anew")
     target, wanted = task.target, task.options
     if wanted.full:
         target = FULL
     elif target is None:
-        target = _target_of_axes(held, source, wanted)
+        target = _target_of_axes(compared_parts, source, wanted)
     form = wanted.form or _form_of(files)
     common = None
     if form == "mindformers":
         common = common_of(task.inventory or facts.inventory, step, files, task.values, wanted.common)
     elif wanted.common:
         raise UsageError(f"common.json is of MindFormers' format alone, and slices are written as {form}")
-    world_size = max(compared.facts.world.ranks for compared in held)
+    world_size = max(compared.facts.world.ranks for compared in compared_parts)
     origin = Origin(root=facts.inventory.root, step=step, run_id=run.run_id, world_size=world_size)
     output = Output(
         path=task.output,
@@ -109,10 +109,10 @@ def casts_of(source: Source, dtype: CastType) -> dict[str, str]:
     name, _ = CAST_TYPES[dtype]
     kinds = split_parameters(source)
     return {
-        one.name: name
-        for one in source.parameters.values()
-        if one.dtype in FLOATS and one.dtype != name
-        if kinds[one.name] == "model" and (one.cut or prod(one.shape) != 1)
+        parameter.name: name
+        for parameter in source.parameters.values()
+        if parameter.dtype in FLOATS and parameter.dtype != name
+        if kinds[parameter.name] == "model" and (parameter.cut or prod(parameter.shape) != 1)
     }
 
 
@@ -122,7 +122,7 @@ def why_incomplete(plan: ReshardPlan) -> str | None:
         return None
     if plan.disagreements:
         return plan.disagreements[0]
-    names = list(dict.fromkeys(one.parameter for one in plan.missing))
+    names = list(dict.fromkeys(region.parameter for region in plan.missing))
     return f"nobody holds all of {name_some(names)} ({plan.missing[0].reason})"
 
 
@@ -139,27 +139,27 @@ def _target_of_axes(held: Sequence[Comparison], source: Source, wanted: ReshardO
     return target_of_axes(renamed, devices, wanted.axes, wanted.order, wanted.optimizer_shards)
 
 
-def _stages_of(held: Sequence[Comparison], source: Source) -> tuple[list[Mapping[str, Layout]], int]:
+def _stages_of(parts: Sequence[Comparison], source: Source) -> tuple[list[Mapping[str, Layout]], int]:
     """Return the layouts of each stage of the source for the parameters that its slices hold, and its ranks."""
-    world = held[0].facts.world.ranks
-    devices = {compared.facts.stages.devices or world for compared in held}
+    world = parts[0].facts.world.ranks
+    devices = {compared.facts.stages.devices or world for compared in parts}
     if len(devices) > 1:
         raise UsageError(
             f"parts of the source state {list_some(sorted(devices))} ranks in a stage: name strategy files"
         )
     (each,) = devices
-    found: list[dict[str, Layout]] = [{} for _ in range(max(world // each, 1))]
+    by_stage: list[dict[str, Layout]] = [{} for _ in range(max(world // each, 1))]
     cuts = TargetCuts(Target(devices=each, stages=(), source="the source"))
-    for compared in held:
+    for compared in parts:
         for stage, layouts in compared.facts.stages.layouts.items():
             for name, layout in layouts.items():
-                one = source.parameters.get(name)
-                if one is not None and one.known:
-                    found[stage][name] = cuts.fitted(layout, name, one.shape)
-    empty = [stage for stage, layouts in enumerate(found) if not layouts]
+                parameter = source.parameters.get(name)
+                if parameter is not None and parameter.known:
+                    by_stage[stage][name] = cuts.fitted(layout, name, parameter.shape)
+    empty = [stage for stage, layouts in enumerate(by_stage) if not layouts]
     if empty and source.stage_names:
         raise UsageError(f"--axes: no strategy file of stage {empty[0]} of the source is left; name strategy files")
-    return list(found), each
+    return list(by_stage), each
 
 
 def _check_layouts_known(facts: Facts) -> None:

@@ -100,20 +100,20 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
     for stage, listed in enumerate(wanted):
         mine: dict[WeightKind | None, list[int]] = {}
         used: dict[WeightKind | None, list[TargetCut]] = {}
-        for one in listed:
-            missing.update(dict.fromkeys(one.missing))
-            if not one.known:
+        for whole in listed:
+            missing.update(dict.fromkeys(whole.missing))
+            if not whole.known:
                 lacking.add(stage)
                 continue
-            name = names[one.name]
-            cut = cuts.cut(target.stages[stage].get(name), name, one.shape)
-            key = (one.dtype, one.shape, id(one.regions), id(cut))
+            name = names[whole.name]
+            cut = cuts.cut(target.stages[stage].get(name), name, whole.shape)
+            key = (whole.dtype, whole.shape, id(whole.regions), id(cut))
             if key not in numbers:
                 numbers[key] = len(transfers)
-                transfers.append(_transfer(one, cut))
-            mine.setdefault(kinds[one.name], []).append(len(parameters))
-            used.setdefault(kinds[one.name], []).append(cut)
-            parameters.append(MovedParameter(name, one.name, numbers[key], one.own, output.casts.get(one.name)))
+                transfers.append(_transfer(whole, cut))
+            mine.setdefault(kinds[whole.name], []).append(len(parameters))
+            used.setdefault(kinds[whole.name], []).append(cut)
+            parameters.append(MovedParameter(name, whole.name, numbers[key], whole.own, output.casts.get(whole.name)))
         if not mine:
             mine, used = {None: []}, {None: []}
         lists.append(mine)
@@ -137,7 +137,7 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
         disagreements=source.disagreements,
         left_out=tuple(left_out),
         common=common,
-        overlaps=tuple(overlap for listed in wanted for one in listed if one.known for overlap in one.overlaps),
+        overlaps=tuple(overlap for listed in wanted for whole in listed if whole.known for overlap in whole.overlaps),
     )
     if plan.full:
         files = _full_files(plan, lists[0].get(None, []), output.shard_size, lacks=bool(lacking))
@@ -159,8 +159,8 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
                 lacks=stage in lacking,
                 kind=part,
             )
-            for stage, held in enumerate(lists)
-            for part, mine in sorted(held.items(), key=lambda one: one[0] or "")
+            for stage, kinds_of in enumerate(lists)
+            for part, mine in sorted(kinds_of.items(), key=lambda kind: kind[0] or "")
             for place in range(target.devices)
         ]
     twice = next((name for name, count in Counter(file.target for file in files).items() if count > 1), None)
@@ -178,25 +178,25 @@ def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
 
 def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[WholeParameter]], list[str]]:
     """Return the parameters of each stage of the target, in the order of the network, and those that no stage takes."""
-    found = list(source.parameters.values())
+    wholes = list(source.parameters.values())
     if target.full:
-        return [found], []
+        return [wholes], []
     _check_names(source, target, names)
     taken: list[set[str]] = [set() for _ in target.stages]
     for stage, layouts in enumerate(target.stages):
-        taken[stage].update(one.name for one in found if names[one.name] in layouts)
+        taken[stage].update(whole.name for whole in wholes if names[whole.name] in layouts)
     origins = [
-        {at for at, held in enumerate(source.stage_names) if any(names.get(name) in layouts for name in held)}
+        {at for at, names_of in enumerate(source.stage_names) if any(names.get(name) in layouts for name in names_of)}
         for layouts in target.stages
     ]
-    for one in found:
-        if (not one.cut or prod(one.shape) == 1) and not any(one.name in here for here in taken):
+    for whole in wholes:
+        if (not whole.cut or prod(whole.shape) == 1) and not any(whole.name in here for here in taken):
             for here, origin in zip(taken, origins, strict=True):
-                if origin & one.stages or one.stages >= source.alive or len(taken) == 1:
-                    here.add(one.name)
+                if origin & whole.stages or whole.stages >= source.alive or len(taken) == 1:
+                    here.add(whole.name)
     anywhere = set().union(*taken)
-    wanted = [[one for one in found if one.name in here] for here in taken]
-    return wanted, [one.name for one in found if one.name not in anywhere]
+    wanted = [[whole for whole in wholes if whole.name in here] for here in taken]
+    return wanted, [whole.name for whole in wholes if whole.name not in anywhere]
 
 
 def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> None:
@@ -218,15 +218,15 @@ def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> No
         )
 
 
-def _transfer(one: WholeParameter, cut: TargetCut) -> Transfer:
-    grid = Grid([region.box for region in one.regions])
+def _transfer(whole: WholeParameter, cut: TargetCut) -> Transfer:
+    grid = Grid([region.box for region in whole.regions])
     return Transfer(
-        dtype=one.dtype,
-        shape=one.shape,
-        item_size=one.item_size,
-        regions=one.regions,
+        dtype=whole.dtype,
+        shape=whole.shape,
+        item_size=whole.item_size,
+        regions=whole.regions,
         cells=cut.cells,
-        parts={cell: _part(box, grid, one.item_size) for cell, box in cut.boxes.items()},
+        parts={cell: _part(box, grid, whole.item_size) for cell, box in cut.boxes.items()},
     )
 
 
@@ -251,16 +251,16 @@ def _strategies(
 def _full_files(plan: ReshardPlan, numbers: Sequence[int], shard_size: int, *, lacks: bool) -> list[TargetFile]:
     """Deal the parameters of a full checkpoint out to files, in order."""
     shards: list[list[int]] = [[]]
-    held = 0
+    filled = 0
     for number in numbers:
-        one = plan.parameters[number]
-        transfer = plan.transfers[one.transfer]
-        size = prod(transfer.shape) * one.item_size(transfer)
-        if shard_size and shards[-1] and held + size > shard_size:
+        parameter = plan.parameters[number]
+        transfer = plan.transfers[parameter.transfer]
+        size = prod(transfer.shape) * parameter.item_size(transfer)
+        if shard_size and shards[-1] and filled + size > shard_size:
             shards.append([])
-            held = 0
+            filled = 0
         shards[-1].append(number)
-        held += size
+        filled += size
     return [
         TargetFile(
             rank=0, target=_full_name(index, len(shards), plan.form), parameters=tuple(shard), group=(0,), lacks=lacks

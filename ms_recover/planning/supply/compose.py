@@ -57,8 +57,8 @@ def compose_slice(supply: Supply, rank: int, own: Sequence[SliceFacts], load: Ma
     if isinstance(choices, Composition):
         return choices
     total = _bytes(choices)
-    rank_local = {one.parameter.name for one in choices if index.is_rank_local(one.parameter.name, one.ranks)}
-    if share_nothing({one.parameter.name: prod(one.parameter.shape) for one in choices}, rank_local):
+    rank_local = {pick.parameter.name for pick in choices if index.is_rank_local(pick.parameter.name, pick.ranks)}
+    if share_nothing({pick.parameter.name: prod(pick.parameter.shape) for pick in choices}, rank_local):
         return Composition(reason="every rank has its own values of every parameter", bytes=total)
     if not any(choice.settled.parts for choice in choices):
         whole = _whole_replicas(index, rank, choices, load)
@@ -134,8 +134,8 @@ def _choose(
     missing = tuple(region for choice in choices for region in choice.settled.missing)
     unlisted = supply.unlisted(rank, complete=complete)
     if missing or unlisted:  # what is gone is gone, whatever the rest is worth
-        found = _incomplete(index, rank, own, choices, missing, unlisted)
-        return found if odd is None else replace(found, partial=None)
+        composed = _incomplete(index, rank, own, choices, missing, unlisted)
+        return composed if odd is None else replace(composed, partial=None)
     return choices if odd is None else Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
 
 
@@ -180,7 +180,7 @@ def _incomplete(
     disputed = [choice for choice in choices if choice.settled.disputed]
     dispute = None
     if disputed:
-        names = name_some([one.parameter.name for one in disputed])
+        names = name_some([pick.parameter.name for pick in disputed])
         dispute = f"{names} of rank {rank}: {disputed[0].settled.problem}"
     whole = [choice for choice in choices if not choice.settled.missing]
     total = _bytes(choices) + sum(region.bytes for region in unlisted)
@@ -210,9 +210,9 @@ def _whole_replicas(
             ranks = set(choice.settled.ranks)
             common = ranks if common is None else common & ranks
     expected = tuple(choice.parameter for choice in choices)
-    slices = [index.slices[one] for one in common or () if one != rank]
-    whole = [one for one in slices if one.listed == expected and index.is_sound(one.rank)]
-    return sorted(whole, key=lambda one: (load.get(one.rank, 0), one.rank))
+    slices = [index.slices[giver] for giver in common or () if giver != rank]
+    whole = [slice_ for slice_ in slices if slice_.listed == expected and index.is_sound(slice_.rank)]
+    return sorted(whole, key=lambda slice_: (load.get(slice_.rank, 0), slice_.rank))
 
 
 def _borrowed(choices: Iterable[Choice]) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _action(
     parameters = tuple(book.take(choice) for choice in choices)
     if not book.sources:
         return None
-    number = book.model_for(rank, parameters, {ending_of(one.path) for one in own})
+    number = book.model_for(rank, parameters, {ending_of(slice_.path) for slice_ in own})
     model = book.sources[number]
     target, replaces = target_of(index.facts, rank, index.slices[model.rank], own)
     if kind != "compose":
@@ -247,6 +247,6 @@ def _action(
         borrowed=_borrowed(choices),
         kind=kind,
     )
-    ranks = [f"rank {one}" if one != rank else "its own damaged slice" for one in action.source_ranks]
+    ranks = [f"rank {giver}" if giver != rank else "its own damaged slice" for giver in action.source_ranks]
     named = list_some(ranks, _MOST_REPLICAS)
     return action.because(f"{named} hold all of it by the layouts in {_strategy_file(index, rank)}")
