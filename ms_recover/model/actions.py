@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ms_recover.model.verdicts import Evidence
 
@@ -49,6 +49,10 @@ class CopyAction:
     """Parameters that may differ between peers, so that their values come from the source's rank."""
     set_aside: str | None = None
     """Where the slice that is replaced is kept, relative to the root, because nothing proves it damaged."""
+
+    def because(self, reason: str) -> CopyAction:
+        """Return the action with another reason."""
+        return replace(self, reason=reason)
 
     @property
     def bytes(self) -> int:

@@ -14,10 +14,10 @@ from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import judge_clean, make_tree_history
-from ms_recover.planning.judging.judge import Parts
+from ms_recover.planning.judging.judge import Parts, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.supply.choose import choose_sources
-from ms_recover.planning.supply.supply import Supply, supply_of
+from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_alike
 from ms_recover.planning.tree.rank_verdicts import join_ranks, why_unrecoverable
 from ms_recover.planning.tree.runs import Run
@@ -225,7 +225,7 @@ def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
 
 
 def _assess_part(compared: Comparison, step: Step, run: Run) -> Judged[AssessedPart]:
-    supply = supply_of(compared, step, run)
+    supply = Supply.of(compared.facts, judge_step(compared, step, run))
     part = AssessedPart(compared=compared, run=run, supply=supply, assessment=choose_sources(supply))
     why = None if _is_enough(part) else ""
     return Judged(step=step, run=run, value=part, why=why, disputed=bool(part.assessment.disagreements))
@@ -241,4 +241,4 @@ def _is_enough(part: AssessedPart) -> bool:
 
 def assess_step(compared: Comparison, step: Step, run: Run) -> StepAssessment:
     """Judge every rank at a step as the slices of one run, and choose a source for each rank that needs one."""
-    return choose_sources(supply_of(compared, step, run))
+    return _assess_part(compared, step, run).value.assessment

@@ -23,7 +23,7 @@ from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, judge_runs
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.reshard.step_plan import plan_step, why_incomplete
+from ms_recover.planning.reshard.step_plan import ReshardTask, plan_step, why_incomplete
 from ms_recover.planning.reshard.target import Target
 from ms_recover.planning.tree.candidates import Candidate, find_candidates
 from ms_recover.planning.tree.facts import Facts
@@ -193,7 +193,7 @@ class JudgedTree:
     def plan(self, step: Step, run: Run, target: Target | None) -> ReshardPlan:
         """Plan a step for a target, or without one for whole parameters; errors as for `plan_step`."""
         wanted = ReshardOptions(full=True) if target is None else ReshardOptions(strategy=target.source)
-        return plan_step(self.compared(step), step, target, wanted, "", run=run)
+        return plan_step(self.compared(step), step, run, ReshardTask(target=target, options=wanted))
 
     def judge(self, candidate: Candidate) -> Judged[JudgedTree]:
         """Judge whether every region of every parameter of a step has a holder."""

@@ -73,7 +73,7 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
     """Say the same of a tree that is planned already; arguments and errors are those of `audit`."""
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.holders import steps_of_tree
-    from ms_recover.planning.audit.make_audit import make_audit
+    from ms_recover.planning.audit.make_audit import AuditedTree, make_audit
     from ms_recover.planning.audit.shards import find_sharding
     from ms_recover.planning.tree.rank_verdicts import why_unrecoverable
 
@@ -90,18 +90,17 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
         dealt = steps[0].step in planned.compared.structure.deduplicated
         case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))
         findings = find_findings(case)
-    return make_audit(
-        plan.root,
-        steps,
-        plan.world_size,
-        topology,
+    audited = AuditedTree(
+        root=plan.root,
+        ranks=plan.world_size,
+        steps=steps,
         evidence=evidence,
         why=why,
-        wanted=wanted,
         findings=findings,
         disputed=bool(plan.disagreements),
-        tree=losses,
+        losable=losses,
     )
+    return make_audit(audited, topology, wanted)
 
 
 class _UnreadError(Exception):
@@ -151,18 +150,21 @@ def audit_claims(
     """
     from ms_recover.planning.audit.claimed import claimed_holders
     from ms_recover.planning.audit.findings import Case, find_findings
-    from ms_recover.planning.audit.make_audit import make_audit
+    from ms_recover.planning.audit.make_audit import AuditedTree, make_audit
     from ms_recover.planning.audit.shards import find_sharding
     from ms_recover.planning.tree.facts import gather_facts
 
     facts = gather_facts(inventory, _with_size(inventory, options))
     held = claimed_holders(facts)
     case = Case(facts=facts, held=held, dealt=False, topology=topology, sharding=find_sharding(facts))
-    evidence = evidence_of(inventory, options)
-    findings = find_findings(case)
-    return make_audit(
-        inventory.root, [held], facts.world.ranks, topology, evidence=evidence, wanted=wanted, findings=findings
+    audited = AuditedTree(
+        root=inventory.root,
+        ranks=facts.world.ranks,
+        steps=[held],
+        evidence=evidence_of(inventory, options),
+        findings=find_findings(case),
     )
+    return make_audit(audited, topology, wanted)
 
 
 def count_ranks_of_claims(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN) -> int:

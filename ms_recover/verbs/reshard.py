@@ -24,7 +24,7 @@ from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
 from ms_recover.planning.reshard.actions import paths_taken
-from ms_recover.planning.reshard.step_plan import plan_step, why_incomplete
+from ms_recover.planning.reshard.step_plan import ReshardTask, plan_step, why_incomplete
 from ms_recover.planning.tree.candidates import refuse_experiments, text_of_others
 from ms_recover.planning.tree.runs import Run
 from ms_recover.scanning.naming import Pattern
@@ -109,16 +109,8 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
         if not any(part.counted_at(step) for part in facts.at(step)):
             return Judged(step=step, run=run, value=None, why="every slice of it is of a rank that is declared lost")
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
-        make = partial(
-            plan_step,
-            step=step,
-            target=target,
-            wanted=wanted,
-            output=folder,
-            inventory=inventory,
-            values=values,
-            run=run,
-        )
+        task = ReshardTask(target=target, options=wanted, output=folder, inventory=inventory, values=values)
+        make = partial(plan_step, step=step, run=run, task=task)
         plan, parts = _plan_read(session, step, run, make)
         # Two slices may hold one region in pieces of other sizes: no digest compares them, their bytes do.
         if plan.overlaps:

@@ -18,7 +18,6 @@ from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.trials import trials_of
 from ms_recover.planning.plan.planner import Planned, plan_choice
 from ms_recover.planning.plan.required_reads import required_reads
-from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -113,8 +112,7 @@ class Session:
         """Read the slices of a step, and of another step those that show whether one is outvoted rightly."""
         self.read(self.files_of(step, kinds))
         parts = self.compared(step, kinds)
-        trials = [trials_of(compared, step, runs_alike(compared.facts, step, run)[0]) for compared in parts]
-        self.read(file for files in trials for file in files)
+        self.read(file for compared in parts for file in trials_of(compared, step, run))
 
     def files_of(self, step: Step | None, kinds: Kinds = ()) -> list[SliceFile]:
         """Return the slices that are not malformed, of one step and of some kinds of files if they are given."""

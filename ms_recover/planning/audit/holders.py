@@ -155,14 +155,12 @@ class _Finding:
             kind = BlockKind(stage=stage, names=tuple(sorted(held)), cut=_cut_text(way), source=source)
             listed = {number: index.find(held_by[0], held[0]) for number, held_by in enumerate(kinds)}
             total = {n: sum(p.nbytes for name in held if (p := index.find(k[0], name))) for n, k in enumerate(kinds)}
-            yield from self._cut(stage, way, kind, held[0], rank_kind, listed, total, ranks)
+            yield from self._cut(way, kind, rank_kind, listed, total, ranks)
 
     def _cut(
         self,
-        stage: int,
         way: Way,
         kind: BlockKind,
-        name: str,
         rank_kind: Mapping[int, int],
         listed: Mapping[int, Parameter | None],
         total: Mapping[int, int],
@@ -187,7 +185,7 @@ class _Finding:
                 holders = sorted({*holders, *(rank for _, having_whole in whole for rank in having_whole)})
             size = total[rank_kind[holders[0]]] if holders else None
             if len(needing) > 1 and holders:
-                self.doubts.divided.add(stage)
+                self.doubts.divided.add(kind.stage)
             yield Block(kind=kind, holders=tuple(holders), bytes=size), there
 
     def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
@@ -29,55 +30,54 @@ _MOST_MOVES = 200_000
 """Ranks that get a slice, over all losses of one domain, up to which each loss says where its bytes come from."""
 
 
-def make_audit(
-    root: str,
-    steps: Sequence[StepHolders],
-    ranks: int,
-    topology: Topology | None,
-    *,
-    evidence: str,
-    why: str = "",
-    wanted: AuditOptions = DEFAULT_AUDIT,
-    findings: Sequence[Finding] = (),
-    disputed: bool = False,
-    tree: Losable | None = None,
-) -> Audit:
-    """Return what losses cost.
+@dataclass(frozen=True, kw_only=True)
+class AuditedTree:
+    """What is known of a tree before anything is lost.
 
     Parameters
     ----------
-    root : str
-        The tree.
+    root, ranks
+        The tree, and its number of ranks.
     steps : sequence of StepHolders
         Steps that can be recovered now, newest first; none where none can.
-    ranks : int
-        Number of ranks.
-    topology : Topology or None
-        Where they live; None where nothing says it, and each rank stands for a host.
     evidence : str
         What says who holds the same.
     why : str
         Why no step can be recovered.
-    wanted : AuditOptions
     findings : sequence of Finding
         Of the tree, the gravest first.
     disputed : bool
         No step can be recovered because replicas differ, with nothing to settle who is right.
-    tree : Losable or None
+    losable : Losable or None
         The tree, to plan it after losses; None before the first checkpoint.
+    """
+
+    root: str
+    ranks: int
+    steps: Sequence[StepHolders]
+    evidence: str
+    why: str = ""
+    findings: tuple[Finding, ...] = ()
+    disputed: bool = False
+    losable: Losable | None = None
+
+
+def make_audit(tree: AuditedTree, topology: Topology | None, wanted: AuditOptions = DEFAULT_AUDIT) -> Audit:
+    """Return what losses cost; without a topology, where nothing says it, each rank stands for a host.
 
     Raises
     ------
     ContradictionError
         When the topology places another number of ranks.
     """
+    ranks, steps = tree.ranks, tree.steps
     places = topology or Topology((RANK_LEVEL,), (tuple(map(str, range(ranks))),), "nothing")
     if places.world_size != ranks:
         raise ContradictionError(
             f"{places.source} places {places.world_size} ranks, and the job has {ranks}: it is of another launch"
         )
     levels = [Level.of_topology(places, number) for number in range(len(places.levels))]
-    books = [Losses(steps, level, levels[0], wanted.bandwidth, tree) for level in levels]
+    books = [Losses(steps, level, levels[0], wanted.bandwidth, tree.losable) for level in levels]
     audited = tuple(_level(book, wanted) for book in books)
     newest = steps[0] if steps else None
     try:
@@ -85,19 +85,19 @@ def make_audit(
     except TooManyError:
         fatal_ranks = ()
     found = Audit(
-        root=root,
+        root=tree.root,
         step=newest.step if newest is not None else None,
-        why=why,
-        disputed=disputed,
+        why=tree.why,
+        disputed=tree.disputed,
         world_size=ranks,
-        evidence=evidence,
+        evidence=tree.evidence,
         topology=places,
         levels=audited,
         pairs=tuple(_listed(books[0], 2)) if steps else (),
         chosen=tuple(_listed(books[0], wanted.losses)) if steps and wanted.losses > 2 else (),
         blocks=block_classes(newest, levels[0]) if newest is not None else (),
         single_copy_bytes=single_copy_bytes(newest.blocks) if newest is not None else None,
-        findings=tuple(findings),
+        findings=tree.findings,
         fatal_ranks=fatal_ranks,
     )
     return headline_of(found)

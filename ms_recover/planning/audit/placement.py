@@ -52,13 +52,13 @@ def propose_placement(
                 units, sets, [number[topology.hosts[unit[0]]] for unit in units], [domains[at] for at in goal]
             )
             if hosts is not None:
-                return _improved(_proposal(topology, units, hosts, names, sets, domains, size), topology)
+                return _improved(_proposal(topology, units, hosts, sets, size), topology)
     units = make_units(topology, 1, keep)
     by_units = _by_units(units, sets)
     if len(units) <= _FEW_UNITS and by_units is not None:
         found = exists(units, [counts[name] for name in names], [domains[0]], by_units)
         if isinstance(found, list):
-            return _proposal(topology, units, found, names, sets, domains, 1)
+            return _proposal(topology, units, found, sets, 1)
         if found is None:
             return Proposal(topology=None, reason=f"no placement on these {len(names)} hosts keeps all holders apart")
     return Proposal(
@@ -139,21 +139,21 @@ def _proposal(
     topology: Topology,
     units: Sequence[tuple[int, ...]],
     hosts: Sequence[int],
-    names: Sequence[str],
     sets: Sequence[tuple[int, ...]],
-    domains: Sequence[Sequence[int]],
     size: int,
 ) -> Proposal:
+    """Return the proposal of units on hosts, which are numbered as they come first."""
     by_rank = [0] * topology.world_size
     for unit, host in zip(units, hosts, strict=True):
         for rank in unit:
             by_rank[rank] = host
-    label = [{at: level[rank] for rank, at in enumerate(_hosts_of(topology, names))} for level in topology.domains]
+    number = {name: at for at, name in enumerate(dict.fromkeys(topology.hosts))}
+    label = [{number[host]: at for host, at in zip(topology.hosts, level, strict=True)} for level in topology.domains]
     placed = tuple([tuple([level[host] for host in by_rank]) for level in label])
     survives = tuple(
         name
-        for name, level in zip(topology.levels, domains, strict=True)
-        if all(len({level[by_rank[rank]] for rank in members}) > 1 for members in sets)
+        for name, level in zip(topology.levels, placed, strict=True)
+        if all(len({level[rank] for rank in members}) > 1 for members in sets)
     )
     moved = sum(host != now for host, now in zip(placed[0], topology.hosts, strict=True))
     made = replace(topology, domains=placed, source=SOURCE, lines=()) if moved else topology
@@ -161,11 +161,6 @@ def _proposal(
     stay = f"; {size} neighbouring ranks each stay together" if size > 1 else ""
     reason = f"survives {losses}, with {moved:,} of {topology.world_size:,} ranks on another host{stay}"
     return Proposal(topology=made, reason=reason, survives=survives, moved=moved, together=size)
-
-
-def _hosts_of(topology: Topology, names: Sequence[str]) -> list[int]:
-    number = {name: at for at, name in enumerate(names)}
-    return [number[host] for host in topology.hosts]
 
 
 def _of_hosts(level: Sequence[str], by_rank: Sequence[str], names: Sequence[str]) -> list[int]:

@@ -87,15 +87,15 @@ def kinds_by_axes(
         del cut["experts"]
     if axes.size("tp") == 1:
         del cut["weights that are not cut"]
-    found = {}
+    kinds = {}
     for name, kind in cut.items():
         keys: list[list[Hashable]] = [[tuple(place[axis] for axis in kind)] for place in places]
-        found[name] = _alike(keys)
+        kinds[name] = _alike(keys)
         if shards not in (0, 1):
             for rank, place in enumerate(_shard_places(places, kind, shards)):
                 keys[rank].append(place)
-            found[f"optimizer states of {name}"] = _alike(keys)
-    return found
+            kinds[f"optimizer states of {name}"] = _alike(keys)
+    return kinds
 
 
 def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tuple[int, ...], ...]:
@@ -128,12 +128,12 @@ def _shard_places(places: Sequence[_Place], kind: Sequence[str], shards: int) ->
     replicas: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank, place in enumerate(places):
         replicas[tuple(place[axis] for axis in kind)].append(rank)
-    found: list[Hashable] = [None] * len(places)
+    numbers: list[Hashable] = [None] * len(places)
     for ranks in replicas.values():
         fits = shards > 0 and len(ranks) % shards == 0
         for position, rank in enumerate(ranks):
-            found[rank] = position % shards if fits else rank
-    return found
+            numbers[rank] = position % shards if fits else rank
+    return numbers
 
 
 def _alike(keys: Sequence[Sequence[Hashable]]) -> tuple[tuple[int, ...], ...]:

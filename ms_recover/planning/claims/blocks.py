@@ -40,10 +40,10 @@ def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple
     for rank in sorted(ranks):
         by_stage[stages.of(rank)].append(rank)
         by_group[groups.of(rank)].append(rank)
-    blocks = [block for stage, held in by_stage.items() for block in _blocks_of_stage(stage, held, stages)]
-    for group, held in by_group.items():
+    blocks = [block for stage, ranks in by_stage.items() for block in _blocks_of_stage(stage, ranks, stages)]
+    for group, members in by_group.items():
         source = groups.sources.get(group[0], "")
-        blocks.append(Block(ranks=tuple(held), names=None, source=source))
+        blocks.append(Block(ranks=tuple(members), names=None, source=source))
     return tuple(blocks)
 
 
@@ -53,6 +53,6 @@ def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[B
         cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank in ranks:
             cells[cut.parts[rank % stages.devices]].append(rank)
-        for held in cells.values():
-            blocks.append(Block(ranks=tuple(held), names=cut.names, source=stages.paths[stage]))
+        for holders in cells.values():
+            blocks.append(Block(ranks=tuple(holders), names=cut.names, source=stages.paths[stage]))
     return blocks

@@ -58,21 +58,21 @@ def find_unlisted(metadata: ShardMetadata, files: Mapping[str, ListedFile]) -> M
     MindFormers lists only parameters with a layout: ``global_step`` is in each ``opt`` file of a save that removes no
     redundancy, and in no metadata. Without a sound ``opt`` file, it is returned for such a save all the same.
     """
-    found: dict[str, tuple[Parameter, ...]] = {}
+    lists_of: dict[str, tuple[Parameter, ...]] = {}
     expected = expected_files(metadata)
     for kind in get_args(WeightKind):
-        names = [name for name, one in expected.items() if one.name.kind == kind]
+        names = [name for name, file in expected.items() if file.name.kind == kind]
         sound = [files[name].parameters for name in names if name in files and not files[name].problem]
         lists = {id(parameters): parameters for parameters in sound}
         votes: Counter[Parameter] = Counter()
         for key, times in Counter(map(id, sound)).items():
-            for one in {one for one in lists[key] if one.name not in metadata.parameters}:
-                votes[one] += times
-        common = (one for one, times in votes.items() if 2 * times > len(sound))
-        found[kind] = tuple(sorted(common, key=lambda one: one.name))
+            for parameter in {parameter for parameter in lists[key] if parameter.name not in metadata.parameters}:
+                votes[parameter] += times
+        common = (parameter for parameter, times in votes.items() if 2 * times > len(sound))
+        lists_of[kind] = tuple(sorted(common, key=lambda parameter: parameter.name))
         if not sound and kind == "opt" and names and metadata.removed_redundancy is False:
-            found[kind] = (GLOBAL_STEP,)
-    return found
+            lists_of[kind] = (GLOBAL_STEP,)
+    return lists_of
 
 
 def compare_files(metadata: ShardMetadata, files: Mapping[str, ListedFile]) -> tuple[Finding, ...]:
@@ -81,7 +81,7 @@ def compare_files(metadata: ShardMetadata, files: Mapping[str, ListedFile]) -> t
     Names in `files` that are no `WeightsName` are passed over.
     """
     expected, unlisted = expected_files(metadata), find_unlisted(metadata, files)
-    counts = {one.name.kind: one.name.file_count for one in expected.values()}
+    counts = {file.name.kind: file.name.file_count for file in expected.values()}
     findings: list[Finding] = []
     known: dict[tuple[int, int], tuple[tuple[FindingKind, str], ...]] = {}
     for file in sorted(expected.keys() | {name for name in files if weights_name(name)}):
@@ -103,12 +103,12 @@ def compare_files(metadata: ShardMetadata, files: Mapping[str, ListedFile]) -> t
 
 def compare_common(common: CommonInfo, iteration: int, global_step: int | None = None) -> tuple[Finding, ...]:
     """Return what ``common.json`` contradicts: the iteration of its directory, and ``global_step`` of the opt files."""
-    found = []
+    findings = []
     if common.step_num not in (None, iteration):
-        found.append(f"its step_num is {common.step_num}, and its directory is of iteration {iteration}")
+        findings.append(f"its step_num is {common.step_num}, and its directory is of iteration {iteration}")
     if None not in (common.global_step, global_step) and common.global_step != global_step:
-        found.append(f"its global_step is {common.global_step}, and that of the opt files is {global_step}")
-    return tuple(Finding(kind="other iteration", file=COMMON_NAME, rank=0, words=words) for words in found)
+        findings.append(f"its global_step is {common.global_step}, and that of the opt files is {global_step}")
+    return tuple(Finding(kind="other iteration", file=COMMON_NAME, rank=0, words=words) for words in findings)
 
 
 def compare_tracker(tracked: int | None, complete: Mapping[int, bool]) -> str:
@@ -142,18 +142,18 @@ def _differences(
     wanted: ExpectedFile, actual: ListedFile, unlisted: tuple[Parameter, ...]
 ) -> Iterator[tuple[FindingKind, str]]:
     """Yield what is wrong with a file whose header is sound."""
-    expected = {one.name: one for one in wanted.parameters}
-    more = {one.name: one for one in unlisted}
-    names = Counter(one.name for one in actual.parameters)
+    expected = {item.name: item for item in wanted.parameters}
+    more = {item.name: item for item in unlisted}
+    names = Counter(item.name for item in actual.parameters)
     if missing := sorted(expected.keys() - names.keys()):
         yield "parameter missing", f"metadata.json lists {_some(missing)} in it, and it does not have them"
     if missing := sorted(more.keys() - names.keys()):
         yield "parameter missing", f"it does not have {_some(missing)}, which the other files of its kind have"
     if foreign := sorted(names.keys() - expected.keys() - more.keys()):
         yield "parameter not named", f"it has {_some(foreign)}, which metadata.json does not list in it"
-    for one in actual.parameters:
-        if (other := expected.get(one.name)) and (one.dtype, one.shape) != (other.dtype, other.shape):
-            words = f"{one.name!r} is {one.dtype} {list(one.shape)} in it, and {other.dtype} {list(other.shape)}"
+    for item in actual.parameters:
+        if (other := expected.get(item.name)) and (item.dtype, item.shape) != (other.dtype, other.shape):
+            words = f"{item.name!r} is {item.dtype} {list(item.shape)} in it, and {other.dtype} {list(other.shape)}"
             yield "parameter differs", f"{words} by metadata.json"
 
 

@@ -52,22 +52,22 @@ class Contested:
         members, doubted = dict(groups.members), dict(groups.contested)
         for group, why in self.reasons.items():
             if self._shown_right.isdisjoint(self._stages_of(group)):
-                for held in self._classes(group):
-                    members.update(dict.fromkeys(held, held))
-                    doubted.update(dict.fromkeys(held, f"{why}, and no slices show which is right"))
+                for ranks in self._classes(group):
+                    members.update(dict.fromkeys(ranks, ranks))
+                    doubted.update(dict.fromkeys(ranks, f"{why}, and no slices show which is right"))
         return replace(groups, members=members, contested=doubted)
 
     @cached_property
     def trials(self) -> tuple[SliceFile, ...]:
         """The slices that show which is right, of the newest steps at which a list has two that can be compared."""
-        found: dict[str, SliceFile] = {}
+        files: dict[str, SliceFile] = {}
         steps: dict[int, set[Step]] = defaultdict(set)
-        for step, group, held in self._ballots:
+        for step, group, slices in self._ballots:
             for stage in self._stages_of(group):
                 if step in steps[stage] or len(steps[stage]) < _MOST_STEPS:
                     steps[stage].add(step)
-                    found.update({file.path: file for file in held})
-        return tuple(found.values())
+                    files.update({file.path: file for file in slices})
+        return tuple(files.values())
 
     @cached_property
     def shows_layouts(self) -> bool:
@@ -78,17 +78,17 @@ class Contested:
         """
         several: Counter[Group] = Counter()
         broken: Counter[Group] = Counter()
-        for _, group, held in self._read:
-            sides = self._sides(group, held)
+        for _, group, slices in self._read:
+            sides = self._sides(group, slices)
             kinds = [{self._class_of(file.rank) for file in side} for side in sides]
             if any(len(kind) > 1 for kind in kinds):
                 return False
-            parts = Counter(kind for found in kinds for kind in found)
-            members = Counter(self._class_of(file.rank) for file in held)
+            parts = Counter(kind for kind_of in kinds for kind in kind_of)
+            members = Counter(self._class_of(file.rank) for file in slices)
             several[group] += sum(members[kind] > 1 and count == 1 for kind, count in parts.items())
             broken[group] += sum(count > 1 for count in parts.values())
         return bool(self.reasons) and all(
-            several[one] > max(1, broken[one]) or one in self._decided for one in self.reasons
+            several[path] > max(1, broken[path]) or path in self._decided for path in self.reasons
         )
 
     @cached_property
@@ -107,10 +107,10 @@ class Contested:
     def _shown_right(self) -> frozenset[int]:
         """The stages in which more than half of the slices of a list are equal in what the layouts cut between them."""
         shown: dict[Group, list[bool]] = defaultdict(list)
-        for _, group, held in self._read:
-            largest = max(self._sides(group, held), key=len)
+        for _, group, slices in self._read:
+            largest = max(self._sides(group, slices), key=len)
             kinds = {self._class_of(file.rank) for file in largest}
-            shown[group].append(len(kinds) > 1 and 2 * len(largest) > len(held))
+            shown[group].append(len(kinds) > 1 and 2 * len(largest) > len(slices))
         return frozenset(stage for group, seen in shown.items() if all(seen) for stage in self._stages_of(group))
 
     @cached_property
@@ -121,10 +121,10 @@ class Contested:
             if all(self._digests(file) is not None or self.contents.knows(file) for file in held)
         ]
 
-    def _sides(self, group: Group, held: Sequence[SliceFile]) -> list[list[SliceFile]]:
+    def _sides(self, group: Group, slices: Sequence[SliceFile]) -> list[list[SliceFile]]:
         """Return the slices of a list, those that are equal together."""
         sides: list[list[SliceFile]] = []
-        for file in held:
+        for file in slices:
             side = next((side for side in sides if self._is_equal(group, side[0], file)), None)
             if side is None:
                 sides.append([file])
@@ -148,9 +148,9 @@ class Contested:
         if digests is None or len(digests.parameters) != len(file.parameters):  # encrypted, or of other contents
             return {}
         return {
-            one.name: (digest, one.nbytes)
-            for one, digest in zip(file.parameters, digests.parameters, strict=True)
-            if prod(one.shape) > 1 and (one.name in names or not names)
+            parameter.name: (digest, parameter.nbytes)
+            for parameter, digest in zip(file.parameters, digests.parameters, strict=True)
+            if prod(parameter.shape) > 1 and (parameter.name in names or not names)
         }
 
     def _digests(self, file: SliceFile) -> Digests | None:
@@ -161,17 +161,17 @@ class Contested:
     def _ballots(self) -> list[tuple[Step, Group, tuple[SliceFile, ...]]]:
         """The slices of each list that one job saved at a step, if two can be compared, the newest step first."""
         of = {rank: group for group in self.reasons for rank in group}
-        held: dict[tuple[Step, str, Group], list[SliceFile]] = defaultdict(list)
+        ballots: dict[tuple[Step, str, Group], list[SliceFile]] = defaultdict(list)
         for file in self.slices:
             recovered = file.manifest is not None and file.manifest.recovered
             if file.rank in of and file.problem is None and file.encryption is None and not recovered:
-                held[file.step, file.prefix, of[file.rank]].append(file)
+                ballots[file.step, file.prefix, of[file.rank]].append(file)
         several = (
             (step, group, tuple(sorted(files, key=lambda file: (file.rank, file.path))))
-            for (step, _, group), files in held.items()
+            for (step, _, group), files in ballots.items()
             if len({self._class_of(file.rank) for file in files}) > 1
         )
-        return sorted(several, key=lambda one: (one[0], one[1]), reverse=True)
+        return sorted(several, key=lambda ballot: (ballot[0], ballot[1]), reverse=True)
 
     def _cut_between(self, one: int, other: int) -> frozenset[str]:
         """Return the parameters of which two ranks of a stage hold different parts; none where all are different."""
@@ -190,13 +190,13 @@ class Contested:
 
     def _classes(self, group: Group) -> list[Group]:
         """Return the ranks of a list that are the same by the layouts as well, if these name every parameter."""
-        found: dict[tuple[int, Group], list[int]] = defaultdict(list)
+        cells: dict[tuple[int, Group], list[int]] = defaultdict(list)
         for rank in group:
-            found[self._class_of(rank)].append(rank)
+            cells[self._class_of(rank)].append(rank)
         return [
             part
-            for (stage, _), held in found.items()
-            for part in ([tuple(held)] if stage in self._complete else [(rank,) for rank in held])
+            for (stage, _), ranks in cells.items()
+            for part in ([tuple(ranks)] if stage in self._complete else [(rank,) for rank in ranks])
         ]
 
     @cached_property

@@ -105,7 +105,7 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
             votes[run][ranks] += 1
             last[run][file.step] += 1
             newest[run, ranks] = file
-    found = []
+    lists = []
     for run, count in votes.items():
         most: dict[int, int] = {}
         standing = {}
@@ -115,8 +115,8 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
                 file = newest[run, ranks]
                 standing[ranks] = GroupFile(file.rank, file.path + MANIFEST_SUFFIX, None, GroupInfo(ranks))
         step = max(last[run])
-        found.append((step, last[run][step], run, standing))
-    return [standing for *_, standing in sorted(found, key=lambda item: item[:3], reverse=True)]
+        lists.append((step, last[run][step], run, standing))
+    return [standing for *_, standing in sorted(lists, key=lambda item: item[:3], reverse=True)]
 
 
 def _disagreement(one: GroupFile, other: GroupFile) -> str:

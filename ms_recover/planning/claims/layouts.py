@@ -75,11 +75,11 @@ def find_cuts(layouts: Mapping[str, Layout], devices: int) -> tuple[Cut, ...]:
         alike[cut_alike(layout)].append(layout)
     return tuple(
         Cut(
-            layout=held[-1],
-            names=frozenset(layout.parameter for layout in held),
-            parts=tuple(cell.index for cell in cells_of(held[-1], range(devices))),
+            layout=members[-1],
+            names=frozenset(layout.parameter for layout in members),
+            parts=tuple(cell.index for cell in cells_of(members[-1], range(devices))),
         )
-        for held in alike.values()
+        for members in alike.values()
     )
 
 

@@ -31,11 +31,11 @@ def later_groups(
     These manifests name their own rank alone; at each step that two of them have, and at one at least, their contents
     are equal, but for what may differ. Where one rank's slices alone are left, layouts name the same ranks.
     """
-    held = _sealed_alone(slices, groups, tolerance)
+    alone = _sealed_alone(slices, groups, tolerance)
     confirmed = [group for group in _of_one_rank(slices, groups) if alike.get(group[0]) == group] if alike else []
     return frozenset(confirmed) | frozenset(
         group
-        for group, at_steps in held.items()
+        for group, at_steps in alone.items()
         if all(len(set(equal)) < 2 for equal in at_steps) and any(len(equal) > 1 for equal in at_steps)
     )
 

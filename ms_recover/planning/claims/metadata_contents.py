@@ -48,8 +48,8 @@ def expected_files(metadata: ShardMetadata) -> Mapping[str, ExpectedFile]:
         if key not in lists:
             names = sorted(name for number in key for name in groups[number])
             lists[key] = ParameterList(expected_parameter(metadata, name) for name in names)
-        if found := weights_name(file):
-            expected[file] = ExpectedFile(name=found, rank=metadata.files[file], parameters=lists[key])
+        if parsed := weights_name(file):
+            expected[file] = ExpectedFile(name=parsed, rank=metadata.files[file], parameters=lists[key])
     return expected
 
 

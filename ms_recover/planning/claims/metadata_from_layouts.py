@@ -34,7 +34,7 @@ def metadata_from_layouts(
     files
         The files of the iteration by name.
     """
-    present = {name: found for name in files if (found := weights_name(name))}
+    present = {name: parsed for name in files if (parsed := weights_name(name))}
     named = {file: name for file, name in present.items() if not files[file].problem}
     kinds: list[WeightKind] = sorted({name.kind for name in present.values()} | {"model"})
     sizes = {strategy.devices_per_stage for strategy in stages.values()}

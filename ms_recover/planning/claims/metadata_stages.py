@@ -32,12 +32,12 @@ def find_document_stages(metadata: ShardMetadata) -> tuple[DocumentStage, ...]:
     size = len(stages[0])
     layouts: dict[int, list[Layout]] = {ranks[0]: [] for ranks in stages}
     whole: dict[int, dict[tuple[int, ...], list[str]]] = {}
-    held: dict[tuple[int, int], frozenset[int]] = {}
+    ranks_of: dict[tuple[int, int], frozenset[int]] = {}
     for name, parameter in metadata.parameters.items():
         stored = metadata.stored[name]
-        if (key := (id(parameter.layout), id(stored))) not in held:
-            held[key] = _starts(parameter.layout, stored, size)
-        for start in held[key]:
+        if (key := (id(parameter.layout), id(stored))) not in ranks_of:
+            ranks_of[key] = _starts(parameter.layout, stored, size)
+        for start in ranks_of[key]:
             if parameter.layout:
                 layouts.setdefault(start, []).append(parameter.layout.layout_of(name))
             else:

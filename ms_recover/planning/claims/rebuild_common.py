@@ -52,13 +52,13 @@ def rebuild_common(
     global_step
         The value of the parameter ``global_step`` in the ``opt`` files, where they agree on it.
     """
-    sound = {at: one for at, one in sorted(others.items()) if one.step_num == at}
+    sound = {at: info for at, info in sorted(others.items()) if info.step_num == at}
     values: dict[str, float | None] = {"step_num": iteration}
     sources = {"step_num": "the name of the directory"}
     assumed: list[str] = []
     if global_step is not None:
         values["global_step"], sources["global_step"] = global_step, "the opt files"
-    elif sound and all(one.global_step == at for at, one in sound.items()):
+    elif sound and all(info.global_step == at for at, info in sound.items()):
         values["global_step"], sources["global_step"] = iteration, f"the iteration, as in {_named(sound)}"
     epochs = _epochs(iteration, sound)
     if len(epochs) == 1:
@@ -68,27 +68,27 @@ def rebuild_common(
         sources["epoch_num"] = f"{steps} steps per epoch, as in {_named(sound)}"
         assumed.append("epoch_num")
     for name in ("epoch_num", "global_batch_size", "loss_scale"):
-        known = {at: value for at, one in sound.items() if (value := getattr(one, name)) is not None}
+        known = {at: value for at, info in sound.items() if (value := getattr(info, name)) is not None}
         if name not in values and known and (len(set(known.values())) == 1 or name == "loss_scale"):
             near = max((at for at in known if at < iteration), default=min(known))
             values[name] = known[near]
             sources[name] = _named(known) if len(set(known.values())) == 1 else f"iteration {near}"
             assumed += [name] * (name != "global_batch_size")
-    samples = {at: one.consumed_samples for at, one in sound.items() if one.consumed_samples is not None}
+    samples = {at: info.consumed_samples for at, info in sound.items() if info.consumed_samples is not None}
     size = values.get("global_batch_size")
     if samples and size and all(count == at * size for at, count in samples.items()):
         values["consumed_samples"] = iteration * int(size)
         sources["consumed_samples"] = f"the iteration and global_batch_size, as in {_named(samples)}"
     for name in ("loss_scale", "consumed_samples", "ckpt_status"):
-        if sound and all(getattr(one, name) is None for one in sound.values()):
+        if sound and all(getattr(info, name) is None for info in sound.values()):
             values[name], sources[name] = None, f"null, as in {_named(sound)}"
-    members = max((one.members for one in sound.values()), key=len, default=()) or MEMBERS
+    members = max((info.members for info in sound.values()), key=len, default=()) or MEMBERS
     unknown = tuple(name for name in members if name not in values)
-    found = None
+    made = None
     if not any(name in unknown for name in REQUIRED) and {*REQUIRED} <= {*members}:
-        found = CommonInfo(**values, members=members)  # type: ignore[arg-type]
+        made = CommonInfo(**values, members=members)  # type: ignore[arg-type]
     return RebuiltCommon(
-        common=found,
+        common=made,
         sources=tuple((name, sources[name]) for name in members if name in sources),
         assumed=tuple(assumed),
         unknown=unknown,
@@ -98,12 +98,12 @@ def rebuild_common(
 def _epochs(iteration: int, others: Mapping[int, CommonInfo]) -> range:
     """Return the epochs that the iteration may be of, by the steps per epoch that fit all other iterations."""
     least, most = 1, _LARGEST
-    for at, one in others.items():
-        if not one.epoch_num or at < 1:
+    for at, info in others.items():
+        if not info.epoch_num or at < 1:
             return range(0)
-        least = max(least, -(-at // one.epoch_num))
-        if one.epoch_num > 1:
-            most = min(most, (at - 1) // (one.epoch_num - 1))
+        least = max(least, -(-at // info.epoch_num))
+        if info.epoch_num > 1:
+            most = min(most, (at - 1) // (info.epoch_num - 1))
     if least > most or not others or iteration < 1:
         return range(0)
     return range(-(-iteration // most), -(-iteration // least) + 1)

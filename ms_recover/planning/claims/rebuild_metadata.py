@@ -45,7 +45,7 @@ def rebuild_metadata(
     if other.unknown:
         words = f"the metadata.json of iteration {iteration} has members that are not known: {', '.join(other.unknown)}"
         return RebuiltMetadata(metadata=None, problem=words)
-    found = other if kinds is None else only_kinds(other, kinds)
+    taken = other if kinds is None else only_kinds(other, kinds)
     named = [name for name in map(weights_name, files) if name]
     prefixes = {name.prefix for name in named}
     if not named:
@@ -53,20 +53,20 @@ def rebuild_metadata(
     if len(prefixes) > 1:
         shown = ", ".join(sorted(map(repr, prefixes)))
         return RebuiltMetadata(metadata=None, problem=f"the files have different prefixes: {shown}")
-    found = _with_prefix(found, named[0].prefix)
-    findings = compare_files(found, files)
-    wrong = [one for one in findings if one.kind not in ("file missing", "file damaged")]
+    taken = _with_prefix(taken, named[0].prefix)
+    findings = compare_files(taken, files)
+    wrong = [finding for finding in findings if finding.kind not in ("file missing", "file damaged")]
     if wrong:
         rest = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
         words = f"the files are not as in iteration {iteration}: {wrong[0].file}: {wrong[0].words}{rest}"
         return RebuiltMetadata(metadata=None, problem=words)
-    agreeing = len(found.files) - len({one.file for one in findings})
+    agreeing = len(taken.files) - len({finding.file for finding in findings})
     if not agreeing:
         return RebuiltMetadata(metadata=None, problem="no sound file of the iteration is there that could prove it")
-    source = f"the metadata.json of iteration {iteration}, with which {agreeing} of {len(found.files)} files agree"
-    names = "the names of the files" if found is not other else source
+    source = f"the metadata.json of iteration {iteration}, with which {agreeing} of {len(taken.files)} files agree"
+    names = "the names of the files" if taken is not other else source
     return RebuiltMetadata(
-        metadata=found, sources=(("state_dict_metadata", source), ("storage_data", source), ("file_name", names))
+        metadata=taken, sources=(("state_dict_metadata", source), ("storage_data", source), ("file_name", names))
     )
 
 

@@ -133,5 +133,5 @@ class Grid:
         ]
         if prod(map(len, ranges)) > len(self.boxes):
             return range(len(self.boxes))
-        found = (self._places.get(place) for place in product(*ranges))
-        return sorted(number for number in found if number is not None)
+        numbers = (self._places.get(place) for place in product(*ranges))
+        return sorted(number for number in numbers if number is not None)

@@ -52,12 +52,12 @@ def find_seen_local(files: Iterable[SliceFile]) -> Mapping[Member, SeenLocal]:
     saved = [file.manifest for file in files if file.manifest is not None and _is_witness(file.manifest)]
     runs: dict[Member, dict[Step, dict[int, Manifest]]] = defaultdict(lambda: defaultdict(dict))
     before: dict[str, Manifest] = {}
-    for manifest in sorted(saved, key=lambda one: (one.step, one.rank)):
+    for manifest in sorted(saved, key=lambda manifest: (manifest.step, manifest.rank)):
         runs[manifest.run_id, manifest.group][manifest.step][manifest.rank] = manifest
         if manifest.training is not None and manifest.training.resumed_from is not None:
             before[manifest.run_id] = manifest
-    found = {member: _of_steps(_history(member, runs, before)) for member in runs}
-    return {member: one for member, one in found.items() if one.names or not one.compared}
+    seen = {member: _of_steps(_history(member, runs, before)) for member in runs}
+    return {member: local for member, local in seen.items() if local.names or not local.compared}
 
 
 def _is_witness(manifest: Manifest) -> bool:
@@ -71,12 +71,12 @@ def _history(
 ) -> list[Mapping[int, Manifest]]:
     """Return the slices of a group at each step of a run and of those that it goes on from, oldest first."""
     run, group = member
-    steps = [held for _, held in sorted(runs[member].items())]
+    steps = [members for _, members in sorted(runs[member].items())]
     seen = {run}
     while (origin := _origin(before.get(run))) is not None and origin.run_id not in seen:
         run, last = origin.run_id, origin.step
         own = sorted(runs.get((run, group), {}).items())
-        steps = [*[held for step, held in own if step <= last], *steps]
+        steps = [*[members for step, members in own if step <= last], *steps]
         seen.add(run)
     return steps
 

@@ -64,7 +64,7 @@ class Stages:
     @cached_property
     def families(self) -> dict[int, tuple[int, ...]]:
         """For each rank of a stage with layouts the ranks that hold the same part of every parameter, ascending."""
-        found: dict[int, tuple[int, ...]] = {}
+        of_ranks: dict[int, tuple[int, ...]] = {}
         for stage, cuts in self.cuts.items():
             if not cuts:
                 continue
@@ -72,8 +72,8 @@ class Stages:
             for rank, *parts in zip(self.ranks(stage), *(cut.parts for cut in cuts), strict=True):
                 by_parts[tuple(parts)].append(rank)
             families = map(rank_list, by_parts.values())
-            found |= {rank: family for family in families for rank in family}
-        return found
+            of_ranks |= {rank: family for family in families for rank in family}
+        return of_ranks
 
     @cached_property
     def replicated(self) -> frozenset[int]:
@@ -83,12 +83,12 @@ class Stages:
     @cached_property
     def sharing(self) -> frozenset[int]:
         """Ranks that share their part of some parameter with another rank."""
-        found: set[int] = set()
+        ranks: set[int] = set()
         for stage, cuts in self.cuts.items():
             for cut in cuts:
                 count = Counter(cut.parts)
-                found.update(rank for rank, part in zip(self.ranks(stage), cut.parts, strict=False) if count[part] > 1)
-        return frozenset(found)
+                ranks.update(rank for rank, part in zip(self.ranks(stage), cut.parts, strict=False) if count[part] > 1)
+        return frozenset(ranks)
 
     def names_all(self, stage: int, slices: Iterable[SliceFile]) -> bool:
         """Whether layouts name every parameter of a stage's slices but scalars, as far as these can be read."""
@@ -133,9 +133,9 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: Map
         fits = not file.stages or stage in file.stages
         (by_stage if fits else misfits)[stage].append(file)
     layouts, paths, digests = {}, {}, {}
-    for stage, held in sorted(by_stage.items()):
+    for stage, named in sorted(by_stage.items()):
         kinds: list[list[StrategyFile]] = []  # scans share equal strategies, so that comparing is cheap
-        for file in held:
+        for file in named:
             same = next((kind for kind in kinds if _cut_the_same(kind[0], file)), None)
             if same is None:
                 kinds.append([file])
@@ -161,7 +161,7 @@ def _named_files(
     """Return the strategy files that manifests name; where few ranks have such, also those of stages without any."""
     stating = {rank: digests for rank, digests in saved_under.items() if digests}
     most = 2 * len(stating) >= world_size
-    found: list[StrategyFile] = []
+    strategies: list[StrategyFile] = []
     by_size: dict[int, dict[int, set[str]]] = {}
     for file in files:
         size = world_size if most else file.devices_per_stage
@@ -171,8 +171,8 @@ def _named_files(
                 by_size[size][rank // size].update(digests)
         named = by_size[size].get(file.rank // size)
         if not named or not file.digest or file.digest in named:
-            found.append(file)
-    return found
+            strategies.append(file)
+    return strategies
 
 
 def _with_split_states(layouts: dict[str, Layout]) -> dict[str, Layout]:

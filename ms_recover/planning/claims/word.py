@@ -99,7 +99,7 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
             if _is_told(groups, rank):
                 told.setdefault(rank_list(members[rank]), rank)
         for known, rank in told.items():
-            odd = next((one for one in ranks if one not in known), None)
+            odd = next((rank for rank in ranks if rank not in known), None)
             path = sources[rank]
             if odd is not None:
                 raise ContradictionError(
@@ -107,7 +107,7 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
                     f"rank {rank}: {_WHAT_NEXT}"
                 )
             if word.complete and len(known) > len(ranks):
-                other = next(one for one in known if one not in ranks)
+                other = next(rank for rank in known if rank not in ranks)
                 raise ContradictionError(
                     f"{text} says that ranks {rank} and {other} hold different slices, but {path} lists {list(known)} "
                     f"for rank {rank}: {_WHAT_NEXT}"

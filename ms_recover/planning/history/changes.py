@@ -41,8 +41,8 @@ def find_changes(moments: Sequence[Moment]) -> Changes:
     elements: dict[str, int] = {}
     courses: dict[int, list[tuple[Step, Witness]]] = defaultdict(list)
     for moment in moments:
-        for rank, one in moment.witnesses.items():
-            courses[rank].append((moment.step, one))
+        for rank, slice_ in moment.witnesses.items():
+            courses[rank].append((moment.step, slice_))
     places = {moment.step: place for place, moment in enumerate(moments)}
     for rank, course in courses.items():
         if len(course) < LEAST_STEPS:
@@ -76,7 +76,7 @@ def find_changes(moments: Sequence[Moment]) -> Changes:
         for name, by_step in since.items()
         for step, ranks in by_step.items()
     ]
-    stopped.sort(key=lambda one: (places[one.since], one.parameter))
+    stopped.sort(key=lambda change: (places[change.since], change.parameter))
     return Changes(stopped=tuple(stopped), frozen=tuple(sorted(frozen)))
 
 
@@ -95,8 +95,7 @@ def _kept(course: Sequence[tuple[Step, Witness]]) -> list[int]:
             left = [
                 index
                 for index in left
-                if (found := where.get(names[index].name)) is not None
-                and earlier.digests[found] == newest.digests[index]
+                if (at := where.get(names[index].name)) is not None and earlier.digests[at] == newest.digests[index]
             ]
         if not left:
             break

@@ -82,7 +82,7 @@ def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, s
     by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name in sorted(names):
         by_ranks[tuple(rank for rank in ranks if name in lists[rank])].append(name)
-    return [Shared(ranks=held, names=tuple(listed), source=source) for held, listed in by_ranks.items()]
+    return [Shared(ranks=ranks, names=tuple(listed), source=source) for ranks, listed in by_ranks.items()]
 
 
 def _why_wrong(
@@ -139,25 +139,25 @@ def _equal_values(
     for before, after in pairs:
         same: dict[tuple[str, str, str], int] = {}
         seen: set[str] = set()
-        for rank, one in after.own.items():
+        for rank, witness in after.own.items():
             earlier = before.own.get(rank)
-            if earlier is None or one.file in seen:
+            if earlier is None or witness.file in seen:
                 continue
             if len(groups.get(rank, ())) > 1:
-                seen.add(one.file)  # those of its group follow it
-            for name, first, second in _changed(earlier, one):
+                seen.add(witness.file)  # those of its group follow it
+            for name, first, second in _changed(earlier, witness):
                 if name in named[rank]:
                     continue
                 other = same.setdefault((name, first, second), rank)
                 if other != rank:
                     linked[name][root(name, rank)] = root(name, other)
-    found: dict[str, list[tuple[int, ...]]] = {}
+    classes_of: dict[str, list[tuple[int, ...]]] = {}
     for name, parents in linked.items():
         classes: dict[int, set[int]] = defaultdict(set)
         for rank in {*parents, *parents.values()}:
-            classes[root(name, rank)].update(one for one in groups.get(rank, (rank,)) if name in lists[one])
-        found[name] = _joined(classes.values())
-    return found
+            classes[root(name, rank)].update(peer for peer in groups.get(rank, (rank,)) if name in lists[peer])
+        classes_of[name] = _joined(classes.values())
+    return classes_of
 
 
 def _joined(classes: Iterable[set[int]]) -> list[tuple[int, ...]]:

@@ -71,17 +71,17 @@ def choose_contents(
     wanted: dict[str, dict[str, Content]] = {}
     chosen = set(done.values)
     for moment in moments:
-        for one in moment.witnesses.values():
-            if one.path not in there or one.path in done.unread:
+        for witness in moment.witnesses.values():
+            if witness.path not in there or witness.path in done.unread:
                 continue
-            for parameter, digest in zip(one.listed, one.digests, strict=True):
+            for parameter, digest in zip(witness.listed, witness.digests, strict=True):
                 if parameter.dtype not in dtypes:
                     continue
                 content = Content(digest, parameter.dtype)
-                if content in chosen or (one.path, parameter.name) in done.damaged:
+                if content in chosen or (witness.path, parameter.name) in done.damaged:
                     continue
                 chosen.add(content)
-                wanted.setdefault(one.path, {})[parameter.name] = content
+                wanted.setdefault(witness.path, {})[parameter.name] = content
     return wanted
 
 
@@ -103,21 +103,21 @@ def find_odd_values(moments: Sequence[Moment], read: ReadValues) -> tuple[tuple[
     seen: dict[str, bool] = defaultdict(lambda: True)
     places = {moment.step: place for place, moment in enumerate(moments)}
     for moment in moments:
-        for rank, one in moment.witnesses.items():
-            for parameter, digest in zip(one.listed, one.digests, strict=True):
+        for rank, witness in moment.witnesses.items():
+            for parameter, digest in zip(witness.listed, witness.digests, strict=True):
                 name = parameter.name
-                found: list[tuple[ValueKind, int]] = []
-                if (one.path, name) in read.damaged:
-                    found.append(("damaged", 1))
+                pairs: list[tuple[ValueKind, int]] = []
+                if (witness.path, name) in read.damaged:
+                    pairs.append(("damaged", 1))
                 value = read.values.get(Content(digest, parameter.dtype))
                 if value is not None:
-                    found += [("nan", value.nan)] if value.nan else []
-                    found += [("inf", value.inf)] if value.inf else []
+                    pairs += [("nan", value.nan)] if value.nan else []
+                    pairs += [("inf", value.inf)] if value.inf else []
                     seen[name] &= value.zero
                     if value.zero and was.get((rank, name)):
-                        found.append(("zero", 1))
+                        pairs.append(("zero", 1))
                     was[rank, name] = was.get((rank, name), False) or not value.zero
-                for kind, count in found:
+                for kind, count in pairs:
                     course = courses.setdefault((name, kind), _Course(moment.step, moment.step, set(), set()))
                     course.last = moment.step
                     course.steps.add(moment.step)
@@ -136,5 +136,5 @@ def find_odd_values(moments: Sequence[Moment], read: ReadValues) -> tuple[tuple[
         )
         for (name, kind), course in courses.items()
     ]
-    odd.sort(key=lambda one: (places[one.first], one.parameter, one.kind))
+    odd.sort(key=lambda value: (places[value.first], value.parameter, value.kind))
     return tuple(odd), tuple(sorted(name for name, zero in seen.items() if zero))

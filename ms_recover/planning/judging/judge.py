@@ -9,6 +9,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
+from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -52,6 +53,11 @@ def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     for rule in RULES:
         compared = rule.compare(compared)
     return compared
+
+
+def judge_part(compared: Comparison, step: Step, run: Run) -> StepJudgement:
+    """Judge the slices of a part of a step as those of its best run that may be a run of another part."""
+    return judge_step(compared, step, runs_alike(compared.facts, step, run)[0])
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.claims.layouts import Cut
-from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judge import judge_part
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.tree.facts import Facts, SliceFacts
 from ms_recover.planning.tree.runs import Run
@@ -57,7 +57,7 @@ def _comparable(facts: Facts, cut: Cut, ranks: Iterable[int]) -> list[int]:
 
 def trials_of(compared: Comparison, step: Step, run: Run) -> list[SliceFile]:
     """Return the trials of each slice of a step that is outvoted, and those of the layouts of all stages."""
-    judged = judge_step(compared, step, run).slices
+    judged = judge_part(compared, step, run).slices
     facts = compared.facts
     doubted = (slice_.rank for slice_ in facts.counted_at(step) if judged[slice_.path].status == "suspect")
     trials = [file for rank in doubted for file in find_trials(facts, step, rank)]

@@ -17,7 +17,6 @@ from ms_recover.planning.supply.expected_parameters import NotComposableError, e
 from ms_recover.planning.supply.parameters import ParameterIndex
 from ms_recover.planning.supply.pieces import Choice, choose_parameters
 from ms_recover.planning.supply.supply import Supply, supply_of
-from ms_recover.planning.tree.candidates import runs_alike
 from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.world_size import check_rank
 
@@ -49,7 +48,7 @@ def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
         return Explanation(rank, step, problem="its slice is encrypted, so that its parameters are not known")
     choices = choose_parameters(supply, rank, expected, {})
     items = [_explained(index, rank, choice) for choice in choices]
-    for gone in () if index.is_sound(rank) else supply.settlement.lost_names.of(rank):
+    for gone in () if index.is_sound(rank) else supply.unlisted(rank):
         listed = Parameter(gone.parameter, _UNKNOWN, (), gone.bytes)
         items.append(ExplainedParameter(listed, None, (), (), (gone,), gone.reason))
     return Explanation(rank, step, tuple(items), index.stages.paths[index.stages.of(rank)])
@@ -92,8 +91,7 @@ def judge_complete(
     every: list[Composition] = []
     for compared in parts:
         check_rank(rank, compared.facts.world)
-        supply = supply_of(compared, step, runs_alike(compared.facts, step, run)[0])
-        every.append(find_complete_slice(supply, rank))
+        every.append(find_complete_slice(supply_of(compared, step, run), rank))
     actions = tuple(found.action for found in every if isinstance(found.action, ComposeAction))
     lacking = [found for found in every if not isinstance(found.action, ComposeAction)]
     if lacking:  # a file that nobody holds does not hide that replicas of another differ

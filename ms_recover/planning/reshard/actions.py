@@ -16,19 +16,19 @@ def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:
     """Return how one file is put together; equal plans give equal actions."""
     book = _Book(plan)
     parameters = []
-    for one, part, transfer in plan.parts_of(file):
+    for parameter, part, transfer in plan.parts_of(file):
         nbytes = prod(part.shape) * transfer.item_size
-        listed = Parameter(one.name, transfer.dtype, part.shape, nbytes)
+        listed = Parameter(parameter.name, transfer.dtype, part.shape, nbytes)
         pieces = []
         for piece in part.pieces if nbytes else ():
             region = transfer.regions[piece.region]
-            holders = _holders(plan, one, transfer, piece.region, file.rank)
+            holders = _holders(plan, parameter, transfer, piece.region, file.rank)
             first, *others = [book.number(holder) for holder in holders]
-            digest = plan.sources[holders[0]].digest_of(one.source_name)
-            held = volume(region.box) * transfer.item_size
-            pieces.append(Piece(first, piece.runs, held, digest, tuple(others)))
+            digest = plan.sources[holders[0]].digest_of(parameter.source_name)
+            size = volume(region.box) * transfer.item_size
+            pieces.append(Piece(first, piece.runs, size, digest, tuple(others)))
         parameters.append(ComposedParameter(listed, tuple(pieces)))
-    own = tuple(one.name for one, _, _ in plan.parts_of(file) if one.own)
+    own = tuple(parameter.name for parameter, _, _ in plan.parts_of(file) if parameter.own)
     return ComposeAction(
         rank=file.rank,
         sources=tuple(book.sources),
@@ -118,22 +118,22 @@ class CutBack:
             if uncovered:
                 continue  # a part of it went nowhere, because another part of that file is missing
             for parameter in self._parameters.get(number, ()):
-                found = [
+                slices = [
                     (self._first[parameter, cells[near[at]]], part, grid.boxes[near[at]])
                     for at, part in parts
                     if (parameter, cells[near[at]]) in self._first
                 ]
-                if len(found) == len(parts):
-                    yield self.plan.parameters[parameter], box, found
+                if len(slices) == len(parts):
+                    yield self.plan.parameters[parameter], box, slices
 
     def compared_with(self, file: int) -> Iterator[tuple[MovedParameter, int]]:
         """Yield the parameters of a file, each with the file whose bytes of it are compared with the source."""
         for parameter in self.plan.files[file].parameters:
-            one = self.plan.parameters[parameter]
-            transfer = self.plan.transfers[one.transfer]
+            moved = self.plan.parameters[parameter]
+            transfer = self.plan.transfers[moved.transfer]
             cell = transfer.cells[self.plan.files[file].place]
             if transfer.parts[cell].whole:
-                yield one, self._first[parameter, cell]
+                yield moved, self._first[parameter, cell]
 
 
 def cut_back(
@@ -153,20 +153,20 @@ def cut_back(
     plan = back.plan
     numbers: dict[int, int] = {}
     parameters, names, casts = {}, {}, {}
-    for one, box, parts in back.of(source):
-        transfer = plan.transfers[one.transfer]
-        item = one.item_size(transfer)
+    for parameter, box, parts in back.of(source):
+        transfer = plan.transfers[parameter.transfer]
+        item = parameter.item_size(transfer)
         pieces = [
-            Piece(numbers.setdefault(file, len(numbers)), runs_of(part, there, box, item), volume(there) * item)
-            for file, part, there in parts
+            Piece(numbers.setdefault(file, len(numbers)), runs_of(part, place, box, item), volume(place) * item)
+            for file, part, place in parts
         ]
         pieces.sort(key=lambda piece: piece.runs.target)
         shape = tuple(stop - start for start, stop in box)
-        listed = Parameter(one.source_name, one.cast or transfer.dtype, shape, volume(box) * item)
-        if one.cast is not None:
-            casts[one.source_name] = (transfer.dtype, one.cast)
-        parameters[one.source_name] = ComposedParameter(listed, tuple(pieces))
-        names[one.source_name] = one.name
+        listed = Parameter(parameter.source_name, parameter.cast or transfer.dtype, shape, volume(box) * item)
+        if parameter.cast is not None:
+            casts[parameter.source_name] = (transfer.dtype, parameter.cast)
+        parameters[parameter.source_name] = ComposedParameter(listed, tuple(pieces))
+        names[parameter.source_name] = parameter.name
     action = ComposeAction(
         rank=plan.sources[source].replica.rank,
         sources=tuple(replica_of(file) for file in numbers),
@@ -181,13 +181,13 @@ def cut_back(
 
 def bytes_read(plan: ReshardPlan) -> dict[int, int]:
     """Return the bytes that are taken from each source, by its number; those that give nothing are left out."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for file in plan.files:
-        for one, part, transfer in plan.parts_of(file):
+        for moved, part, transfer in plan.parts_of(file):
             for piece in part.pieces:
-                holder = _holders(plan, one, transfer, piece.region, file.rank)[0]
-                found[holder] = found.get(holder, 0) + piece.runs.bytes
-    return found
+                holder = _holders(plan, moved, transfer, piece.region, file.rank)[0]
+                sizes[holder] = sizes.get(holder, 0) + piece.runs.bytes
+    return sizes
 
 
 def paths_taken(plan: ReshardPlan) -> frozenset[str]:

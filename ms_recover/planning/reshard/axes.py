@@ -9,7 +9,7 @@ What this leaves open is refused, and never guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from ms_recover.errors import UsageError
@@ -59,93 +59,108 @@ def target_of_axes(
         )
     if wanted > 1 and tensor == 1:
         raise UsageError(f"--axes {axes}: nothing in the source is cut, so that tp={wanted} says nothing; {_INSTEAD}")
-    if shards not in (0, 1) and not any(_shards_of(one) for layouts in merged for one in layouts.values()):
+    if shards not in (0, 1) and not any(_shards_of(layout) for layouts in merged for layout in layouts.values()):
         raise UsageError(f"--optimizer-shards: the optimizer of the source shards no parameter; {_INSTEAD}")
-    made = _Axes(tensor, copies, wanted, new_copies, first, inner, shards, widest)
+    made = _Axes(
+        tensor=tensor,
+        copies=copies,
+        wanted=wanted,
+        new_copies=new_copies,
+        first=first,
+        inner=inner,
+        shards=shards,
+        widest=widest,
+    )
     return Target(
         devices=wanted * new_copies,
-        stages=tuple({name: made.layout(one) for name, one in layouts.items()} for layouts in merged),
+        stages=tuple({name: made.layout(layout) for name, layout in layouts.items()} for layouts in merged),
         source=f"--axes {axes}",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Axes:
-    """The axes of a stage of the source, and those of the target."""
+    """The axes of a stage of the source, and those of the target.
 
-    def __init__(
-        self, tensor: int, copies: int, wanted: int, new_copies: int, first: int, inner: bool, shards: int, widest: str
-    ) -> None:
-        self._widest = widest
-        self._tensor, self._copies = tensor, copies
-        self._wanted, self._new_copies = wanted, new_copies
-        self._first, self._inner, self._shards = first, inner, shards
+    There are `tensor` ranks with `copies` of each in the source, `wanted` with `new_copies` in the target. Neighbours
+    of the `tensor` ones are `first` apart; the parameter `widest` is cut over all of them.
+    """
 
-    def layout(self, one: Layout) -> Layout:
+    tensor: int
+    copies: int
+    wanted: int
+    new_copies: int
+    first: int
+    inner: bool
+    shards: int
+    widest: str
+
+    def layout(self, layout: Layout) -> Layout:
         """Return the layout of a parameter in the target."""
-        sizes = one.device_matrix[::-1]
+        sizes = layout.device_matrix[::-1]
         strides = [prod(sizes[:axis]) for axis in range(len(sizes))]
-        cut = [[(strides[axis], sizes[axis]) for axis in axes if sizes[axis] > 1] for axes in one.tensor_map]
-        fine = self._tensor_axes(one, cut)
+        cut = [[(strides[axis], sizes[axis]) for axis in axes if sizes[axis] > 1] for axes in layout.tensor_map]
+        fine = self._tensor_axes(layout, cut)
         places = {stride: number for number, (stride, _) in enumerate(fine)}
-        behind = 1 if self._inner else 0
+        behind = 1 if self.inner else 0
         matrix = [size for _, size in fine]
-        matrix = [self._new_copies, *matrix] if self._inner else [*matrix, self._new_copies]
-        if self._wanted != self._tensor:
+        matrix = [self.new_copies, *matrix] if self.inner else [*matrix, self.new_copies]
+        if self.wanted != self.tensor:
             tensor_map: tuple[tuple[int, ...], ...] = tuple((behind,) if axes else () for axes in cut)
         else:
             tensor_map = tuple(tuple(places[stride] + behind for stride, _ in axes) for axes in cut)
         parts = prod(size for axes in cut for _, size in axes)
-        ours = self._wanted if parts > 1 and self._wanted != self._tensor else parts
-        size = self._optimizer(one, self._tensor * self._copies // parts, self._wanted * self._new_copies // ours)
+        ours = self.wanted if parts > 1 and self.wanted != self.tensor else parts
+        size = self._optimizer(layout, self.tensor * self.copies // parts, self.wanted * self.new_copies // ours)
         return replace(
-            one,
+            layout,
             device_matrix=tuple(matrix[::-1]),
             tensor_map=tensor_map,
             opt_shard_step=_distance(matrix, tensor_map) if size else 0,
             opt_shard_size=size,
-            split_shape=() if self._wanted != self._tensor else one.split_shape,
+            split_shape=() if self.wanted != self.tensor else layout.split_shape,
         )
 
-    def _tensor_axes(self, one: Layout, cut: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
+    def _tensor_axes(self, layout: Layout, cut: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
         """Return the tensor-parallel axes of the layout's target, finest first, by their strides in the source."""
-        name = one.parameter
+        name = layout.parameter
         used = sorted(axis for axes in cut for axis in axes)
-        if self._wanted != self._tensor:
-            held = [axes for axes in cut if axes]
-            whole = not held or (
-                len(held) == 1
-                and prod(size for _, size in held[0]) == self._tensor
-                and list(held[0]) == sorted(held[0], reverse=True)
+        if self.wanted != self.tensor:
+            cuts = [axes for axes in cut if axes]
+            whole = not cuts or (
+                len(cuts) == 1
+                and prod(size for _, size in cuts[0]) == self.tensor
+                and list(cuts[0]) == sorted(cuts[0], reverse=True)
             )
-            if not whole or one.split_shape or one.field:
+            if not whole or layout.split_shape or layout.field:
                 raise UsageError(
-                    f"--axes: {name!r} is not cut over all {self._tensor} tensor-parallel ranks of the source (those "
-                    f"that {self._widest!r} is cut over) in one dimension, so that nothing says how {self._wanted} "
+                    f"--axes: {name!r} is not cut over all {self.tensor} tensor-parallel ranks of the source (those "
+                    f"that {self.widest!r} is cut over) in one dimension, so that nothing says how {self.wanted} "
                     f"would cut it; {_INSTEAD}"
                 )
-            return [(0, self._wanted)]
-        found, at = [], self._first
+            return [(0, self.wanted)]
+        fine, at = [], self.first
         for stride, size in used:
             if stride > at:
-                found.append((-at, stride // at))
-            found.append((stride, size))
+                fine.append((-at, stride // at))
+            fine.append((stride, size))
             at = stride * size
-        end = self._first * self._tensor
+        end = self.first * self.tensor
         if at < end:
-            found.append((-at, end // at))
-        return found
+            fine.append((-at, end // at))
+        return fine
 
-    def _optimizer(self, one: Layout, before: int, now: int) -> int:
+    def _optimizer(self, cut: Layout, before: int, now: int) -> int:
         """Return the optimizer shards of a parameter with so many replicas."""
-        size = _shards_of(one)
-        if not size or self._shards == 1 or now == 1:
+        size = _shards_of(cut)
+        if not size or self.shards == 1 or now == 1:
             return 0
-        if self._shards:
-            return self._shards
+        if self.shards:
+            return self.shards
         if size < 0 or now == before or (size < before and now % size == 0):
             return size
         raise UsageError(
-            f"--axes: {one.parameter!r} is cut into {size} optimizer shards over {before} replicas, and the target has "
+            f"--axes: {cut.parameter!r} is cut into {size} optimizer shards over {before} replicas, and the target has "
             f"{now}: say with --optimizer-shards how many, or all"
         )
 
@@ -190,11 +205,11 @@ def _find_tensor_ranks(stages: Sequence[Mapping[str, Layout]], devices: int) -> 
     """
     first, last, widest, most = devices, 1, "", 0
     for layouts in stages:
-        for one in layouts.values():
-            sizes = one.device_matrix[::-1]
-            axes = [axis for axes in one.tensor_map for axis in axes if sizes[axis] > 1]
+        for layout in layouts.values():
+            sizes = layout.device_matrix[::-1]
+            axes = [axis for axes in layout.tensor_map for axis in axes if sizes[axis] > 1]
             first = min([first, *(prod(sizes[:axis]) for axis in axes)])
             last = max([last, *(prod(sizes[: axis + 1]) for axis in axes)])
             count = prod(sizes[axis] for axis in axes)
-            widest, most = (one.parameter, count) if count > most else (widest, most)
+            widest, most = (layout.parameter, count) if count > most else (widest, most)
     return (first, last // first, widest) if first < last else (1, 1, "")

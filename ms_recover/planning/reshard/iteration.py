@@ -34,13 +34,13 @@ def split_parameters(source: Source) -> dict[str, WeightKind | None]:
     ``encoder.layer.weight``.
     """
     prefixes = _state_prefixes(source.parameters.keys())
-    found: dict[str, WeightKind | None] = {}
-    for name, one in source.parameters.items():
+    kinds: dict[str, WeightKind | None] = {}
+    for name, whole in source.parameters.items():
         if name in PROGRESS or name.startswith(NEVER_SAVED):
-            found[name] = None
+            kinds[name] = None
         else:
-            found[name] = one.kind or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
-    return found
+            kinds[name] = whole.kind or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
+    return kinds
 
 
 def saved_parameters(listed: Sequence[WholeParameter], kinds: Mapping[str, WeightKind | None]) -> list[WholeParameter]:
@@ -52,13 +52,13 @@ def saved_parameters(listed: Sequence[WholeParameter], kinds: Mapping[str, Weigh
 
 def _state_prefixes(names: Collection[str]) -> frozenset[str]:
     """Return the dotted beginnings of names behind which only names of other parameters stand."""
-    found: dict[str, bool] = {}
+    prefixes: dict[str, bool] = {}
     for name in names:
         at = name.find(".")
         while at >= 0:
-            found[name[:at]] = found.get(name[:at], True) and name[at + 1 :] in names
+            prefixes[name[:at]] = prefixes.get(name[:at], True) and name[at + 1 :] in names
             at = name.find(".", at + 1)
-    return frozenset(prefix for prefix, whole in found.items() if whole)
+    return frozenset(prefix for prefix, whole in prefixes.items() if whole)
 
 
 def _is_state(name: str, prefixes: Collection[str]) -> bool:
@@ -104,16 +104,16 @@ def common_of(
     """
     known: dict[str, float | None] = {}
     members: tuple[str, ...] = MEMBERS
-    for one in inventory.iterations:
-        if one.step == step:
-            found = one.common.value
-            if found is None:
-                others = {other.step.step: other.common.value for other in inventory.iterations if other is not one}
+    for saved in inventory.iterations:
+        if saved.step == step:
+            info = saved.common.value
+            if info is None:
+                others = {other.step.step: other.common.value for other in inventory.iterations if other is not saved}
                 sound = {number: common for number, common in others.items() if common is not None}
-                found = rebuild_common(step.step, sound, global_step=one.global_step).common
-            if found is not None:
-                members = found.members
-                known = {name: getattr(found, name) for name in members if name in CommonInfo.__dataclass_fields__}
+                info = rebuild_common(step.step, sound, global_step=saved.global_step).common
+            if info is not None:
+                members = info.members
+                known = {name: getattr(info, name) for name in members if name in CommonInfo.__dataclass_fields__}
             known["step_num"] = step.step
     if not inventory.iterations:
         known = {name: value for name, value in values.items() if name in (*MEMBERS, "consumed_samples")}
@@ -181,18 +181,18 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
 
 
 def _check_regions(
-    metadata: ShardMetadata, plan: ReshardPlan, held: Mapping[str, Sequence[tuple[int, Transfer]]], source: str
+    metadata: ShardMetadata, plan: ReshardPlan, moves: Mapping[str, Sequence[tuple[int, Transfer]]], source: str
 ) -> None:
     """Check that each rank's file holds the regions that metadata says."""
     known: set[tuple[int, int]] = set()
-    for name, stages in held.items():
-        one = metadata.parameters[name]
+    for name, stages in moves.items():
+        stated = metadata.parameters[name]
         for _, transfer in stages:
-            if one.layout is None or (id(one), id(transfer)) in known:
+            if stated.layout is None or (id(stated), id(transfer)) in known:
                 continue
-            known.add((id(one), id(transfer)))
-            for cell, fragment in zip(transfer.cells, one.layout.fragments, strict=True):
-                if one.region_of(fragment) != transfer.parts[cell].box:
+            known.add((id(stated), id(transfer)))
+            for cell, fragment in zip(transfer.cells, stated.layout.fragments, strict=True):
+                if stated.region_of(fragment) != transfer.parts[cell].box:
                     raise UsageError(
                         f"{source} cuts {name!r} over ranks in an order that metadata.json cannot state: {_INSTEAD}"
                     )

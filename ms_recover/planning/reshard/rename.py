@@ -43,9 +43,9 @@ def rename_all(names: Sequence[str], rules: Sequence[Rule]) -> dict[str, str]:
     for name in names:
         new = name
         for rule in rules:
-            found = _renamed(name, *rule)
-            if found is not None:
-                new = found
+            name_now = _renamed(name, *rule)
+            if name_now is not None:
+                new = name_now
                 used.add(rule)
                 break
         if new in taken:

@@ -35,8 +35,8 @@ class Source:
     """Stages that have a slice."""
 
 
-def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
-    """Find the regions that the slices of a step give; each part of the tree with its step and run.
+def find_source(parts: Sequence[Comparison], step: Step, run: Run) -> Source:
+    """Find the regions that the slices of a step give, as slices of one run, from the parts of the tree with the step.
 
     Raises
     ------
@@ -45,14 +45,14 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
     """
     slices: list[ReshardSource] = []
     parameters: dict[str, WholeParameter] = {}
-    wholes = [WholeParameters(supply_of(*one)) for one in parts]
+    wholes = [WholeParameters(supply_of(compared, step, run)) for compared in parts]
     for whole in wholes:
         numbers = _number_slices(whole.supply, slices)
         numbered = _Numbered(numbers)
-        for name, one in whole.parameters().items():
-            parameters[name] = numbered.of(replace(one, kind=whole.facts.kind))
-    disputes = [text for one in wholes for _, text in sorted(one.supply.judgement.disagreements.items())]
-    disputes += [text for one in wholes for text in one.disputes]
+        for name, parameter in whole.parameters().items():
+            parameters[name] = numbered.of(replace(parameter, kind=whole.facts.kind))
+    disputes = [text for whole in wholes for _, text in sorted(whole.supply.judgement.disagreements.items())]
+    disputes += [text for whole in wholes for text in whole.disputes]
     stages: dict[int, set[str]] = defaultdict(set)
     for whole in wholes:
         for stage, layouts in whole.facts.stages.layouts.items():
@@ -61,8 +61,8 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
         slices=tuple(slices),
         parameters=parameters,
         disagreements=tuple(dict.fromkeys(disputes)),
-        lost=tuple(dict.fromkeys(gone for one in wholes for gone in one.lost_stages())),
-        alive=frozenset(stage for one in wholes for stage in one.index.by_stage),
+        lost=tuple(dict.fromkeys(gone for whole in wholes for gone in whole.lost_stages())),
+        alive=frozenset(stage for whole in wholes for stage in whole.index.by_stage),
         stage_names=tuple(frozenset(stages[stage]) for stage in range(max(stages, default=-1) + 1)),
     )
 
@@ -70,11 +70,11 @@ def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
 def _number_slices(supply: Supply, slices: list[ReshardSource]) -> dict[int, int]:
     """Give numbers to the slices that may give something, behind those of other parts; return them by rank."""
     numbers: dict[int, int] = {}
-    for rank, one in sorted(supply.index.slices.items()):
-        if one.file.encryption is None:
+    for rank, slice_ in sorted(supply.index.slices.items()):
+        if slice_.file.encryption is None:
             numbers[rank] = len(slices)
-            digests = one.digests.parameters if one.digests is not None else ()
-            slices.append(ReshardSource(replica_of(one), one.listed, digests, one.proven))
+            digests = slice_.digests.parameters if slice_.digests is not None else ()
+            slices.append(ReshardSource(replica_of(slice_), slice_.listed, digests, slice_.proven))
     return numbers
 
 
@@ -85,14 +85,14 @@ class _Numbered:
         self._numbers = numbers
         self._known: dict[int, tuple[tuple[HeldRegion, ...], tuple[HeldRegion, ...]]] = {}
 
-    def of(self, one: WholeParameter) -> WholeParameter:
+    def of(self, whole: WholeParameter) -> WholeParameter:
         """Return a parameter whose regions have numbers."""
-        if id(one.regions) not in self._known:
-            self._known[id(one.regions)] = one.regions, tuple(map(self._region, one.regions))
+        if id(whole.regions) not in self._known:
+            self._known[id(whole.regions)] = whole.regions, tuple(map(self._region, whole.regions))
         overlaps = tuple(
-            replace(pair, one=self._region(pair.one), other=self._region(pair.other)) for pair in one.overlaps
+            replace(pair, one=self._region(pair.one), other=self._region(pair.other)) for pair in whole.overlaps
         )
-        return replace(one, regions=self._known[id(one.regions)][1], overlaps=overlaps)
+        return replace(whole, regions=self._known[id(whole.regions)][1], overlaps=overlaps)
 
     def _region(self, region: HeldRegion) -> HeldRegion:
         return HeldRegion(region.box, tuple(self._numbers[rank] for rank in region.holders))
@@ -102,8 +102,8 @@ def disputed(source: Source, names: Collection[str]) -> Source:
     """Return a source without some parameters, of which stages hold different contents."""
     why = "pipeline stages hold different contents of it where they overlap, and nothing settles which is right"
     gone = {
-        name: lost_parameter(name, why, Parameter(name, one.dtype, one.shape, prod(one.shape) * one.item_size))
-        for name, one in source.parameters.items()
+        name: lost_parameter(name, why, Parameter(name, whole.dtype, whole.shape, prod(whole.shape) * whole.item_size))
+        for name, whole in source.parameters.items()
         if name in names
     }
     return replace(

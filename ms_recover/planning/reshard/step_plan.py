@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from types import MappingProxyType
 
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import format_of
@@ -19,34 +18,35 @@ from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.reshard.axes import target_of_axes
 from ms_recover.planning.reshard.iteration import common_of, prefix_of, split_parameters
-from ms_recover.planning.reshard.make_plan import make_plan, pattern_like
 from ms_recover.planning.reshard.rename import rename_all
 from ms_recover.planning.reshard.source import Source, disputed, find_source
 from ms_recover.planning.reshard.target import FULL, Target, TargetCuts
-from ms_recover.planning.tree.candidates import runs_alike, runs_of
+from ms_recover.planning.reshard.transfers import Origin, Output, pattern_like, plan_transfers
 from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.runs import Run
 
-NO_VALUES: Mapping[str, float] = MappingProxyType({})
+
+@dataclass(frozen=True, kw_only=True)
+class ReshardTask:
+    """What a step is to be cut into; without a target it follows from the axes, or is the full checkpoint.
+
+    For an output in MindFormers' format, `inventory` is the whole tree, and `values` what its slices hold of the
+    progress of training, by name.
+    """
+
+    target: Target | None
+    options: ReshardOptions
+    output: str = ""
+    inventory: Inventory | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 def plan_step(
-    parts: Sequence[Comparison],
-    step: Step,
-    target: Target | None,
-    wanted: ReshardOptions,
-    output: str,
-    inventory: Inventory | None = None,
-    values: Mapping[str, float] = NO_VALUES,
-    unequal: Collection[str] = (),
-    run: Run | None = None,
+    parts: Sequence[Comparison], step: Step, run: Run, task: ReshardTask, unequal: Collection[str] = ()
 ) -> ReshardPlan:
-    """Plan one step; without a target it follows from the axes that are wanted, or is the full checkpoint.
+    """Plan one step, as slices of one run.
 
-    Slices count as those of a run, by default of the best one.
-
-    For an output in MindFormers' format, `inventory` is the whole tree, and `values` what its slices hold of the
-    progress of training, by name. `unequal` are parameters of which stages were found to hold different contents.
+    `unequal` are parameters of which stages were found to hold different contents.
 
     Raises
     ------
@@ -55,48 +55,45 @@ def plan_step(
     UsageError
         When the target does not fit the parameters.
     """
-    held = [one for one in parts if step in one.facts.steps]
-    for compared in held:
+    compared_parts = [part for part in parts if step in part.facts.steps]
+    for compared in compared_parts:
         _check_layouts_known(compared.facts)
-    if not held:
+    if not compared_parts:
         raise MissingInputError(f"there is no slice of step {step}")
-    facts = held[0].facts
-    files = [one.file for compared in held for one in compared.facts.counted_at(step)]
+    facts = compared_parts[0].facts
+    files = [slice_.file for compared in compared_parts for slice_ in compared.facts.counted_at(step)]
     if not files:
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
-    run = run if run is not None else runs_of(facts, step)[0]
-    source = find_source([(one, step, runs_alike(one.facts, step, run)[0]) for one in held])
+    source = find_source(compared_parts, step, run)
     if unequal:
         source = disputed(source, unequal)
-    maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]
+    maps = [name for name, parameter in source.parameters.items() if parameter.dtype.startswith("MapTensor")]
     if maps:
         raise UsageError(f"{name_some(maps)} are map parameters, which cannot be cut anew")
+    target, wanted = task.target, task.options
     if wanted.full:
         target = FULL
     elif target is None:
-        target = _target_of_axes(held, source, wanted)
+        target = _target_of_axes(compared_parts, source, wanted)
     form = wanted.form or _form_of(files)
     common = None
     if form == "mindformers":
-        common = common_of(inventory or facts.inventory, step, files, values, wanted.common)
+        common = common_of(task.inventory or facts.inventory, step, files, task.values, wanted.common)
     elif wanted.common:
         raise UsageError(f"common.json is of MindFormers' format alone, and slices are written as {form}")
-    plan = make_plan(
-        source,
-        target,
-        wanted.rename,
-        root=facts.inventory.root,
-        output=output,
+    world_size = max(compared.facts.world.ranks for compared in compared_parts)
+    origin = Origin(root=facts.inventory.root, step=step, run_id=run.run_id, world_size=world_size)
+    output = Output(
+        path=task.output,
         form=form,
         pattern=wanted.pattern or pattern_like(files[0]),
         prefix=prefix_of(files[0]) if common is not None else files[0].prefix,
-        common=common,
+        rules=wanted.rename,
         casts=casts_of(source, wanted.dtype) if wanted.dtype is not None else {},
-        step=step,
-        run_id=run.run_id,
-        world_size=max(compared.facts.world.ranks for compared in held),
         shard_size=wanted.shard_size if wanted.full else 0,
+        common=common,
     )
+    plan = plan_transfers(source, target, origin, output)
     unsaved = [name for name in source.parameters if name.startswith(NEVER_SAVED)] if common is not None else []
     if unsaved:
         plan = replace(plan, warnings=(f"MindFormers' format has no place for {name_some(unsaved)}: left out",))
@@ -112,10 +109,10 @@ def casts_of(source: Source, dtype: CastType) -> dict[str, str]:
     name, _ = CAST_TYPES[dtype]
     kinds = split_parameters(source)
     return {
-        one.name: name
-        for one in source.parameters.values()
-        if one.dtype in FLOATS and one.dtype != name
-        if kinds[one.name] == "model" and (one.cut or prod(one.shape) != 1)
+        parameter.name: name
+        for parameter in source.parameters.values()
+        if parameter.dtype in FLOATS and parameter.dtype != name
+        if kinds[parameter.name] == "model" and (parameter.cut or prod(parameter.shape) != 1)
     }
 
 
@@ -125,7 +122,7 @@ def why_incomplete(plan: ReshardPlan) -> str | None:
         return None
     if plan.disagreements:
         return plan.disagreements[0]
-    names = list(dict.fromkeys(one.parameter for one in plan.missing))
+    names = list(dict.fromkeys(region.parameter for region in plan.missing))
     return f"nobody holds all of {name_some(names)} ({plan.missing[0].reason})"
 
 
@@ -142,27 +139,27 @@ def _target_of_axes(held: Sequence[Comparison], source: Source, wanted: ReshardO
     return target_of_axes(renamed, devices, wanted.axes, wanted.order, wanted.optimizer_shards)
 
 
-def _stages_of(held: Sequence[Comparison], source: Source) -> tuple[list[Mapping[str, Layout]], int]:
+def _stages_of(parts: Sequence[Comparison], source: Source) -> tuple[list[Mapping[str, Layout]], int]:
     """Return the layouts of each stage of the source for the parameters that its slices hold, and its ranks."""
-    world = held[0].facts.world.ranks
-    devices = {compared.facts.stages.devices or world for compared in held}
+    world = parts[0].facts.world.ranks
+    devices = {compared.facts.stages.devices or world for compared in parts}
     if len(devices) > 1:
         raise UsageError(
             f"parts of the source state {list_some(sorted(devices))} ranks in a stage: name strategy files"
         )
     (each,) = devices
-    found: list[dict[str, Layout]] = [{} for _ in range(max(world // each, 1))]
+    by_stage: list[dict[str, Layout]] = [{} for _ in range(max(world // each, 1))]
     cuts = TargetCuts(Target(devices=each, stages=(), source="the source"))
-    for compared in held:
+    for compared in parts:
         for stage, layouts in compared.facts.stages.layouts.items():
             for name, layout in layouts.items():
-                one = source.parameters.get(name)
-                if one is not None and one.known:
-                    found[stage][name] = cuts.fitted(layout, name, one.shape)
-    empty = [stage for stage, layouts in enumerate(found) if not layouts]
+                parameter = source.parameters.get(name)
+                if parameter is not None and parameter.known:
+                    by_stage[stage][name] = cuts.fitted(layout, name, parameter.shape)
+    empty = [stage for stage, layouts in enumerate(by_stage) if not layouts]
     if empty and source.stage_names:
         raise UsageError(f"--axes: no strategy file of stage {empty[0]} of the source is left; name strategy files")
-    return list(found), each
+    return list(by_stage), each
 
 
 def _check_layouts_known(facts: Facts) -> None:

@@ -211,7 +211,7 @@ def groups_of(cuts: Iterable[TargetCut], devices: int) -> list[tuple[int, ...]]:
     """Return for each place of a stage the places that hold the same part of every parameter."""
     ways = {id(cut): cut.cells for cut in cuts}
     alike: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
-    held = [tuple(cells[place] for cells in ways.values()) for place in range(devices)]
-    for place, parts in enumerate(held):
+    cells_of = [tuple(cells[place] for cells in ways.values()) for place in range(devices)]
+    for place, parts in enumerate(cells_of):
         alike[parts].append(place)
-    return [tuple(alike[parts]) for parts in held]
+    return [tuple(alike[parts]) for parts in cells_of]

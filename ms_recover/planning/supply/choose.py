@@ -47,28 +47,28 @@ def choose_sources(supply: Supply) -> StepAssessment:
             if isinstance(holding, Kept):
                 kept.append(f"rank {rank}, {holding.one.path}: {holding.judgement.reason}")
             continue
-        own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
+        own = [slice_ for slice_ in facts.at(judgement.step, rank) if not _is_foreign(judgement, slice_)]
         chosen = _copy_within_group(supply, rank, holding, own, load)
         layouts = facts.stages.why_unknown(rank) is None  # they go before the operator's word
         if isinstance(chosen, CopyAction) and not (layouts and rank in facts.groups.claimed):
-            found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
+            composed, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
         elif holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
             reason = f"{holding.reason}; {chosen}"
-            found = Composition(reason=str(chosen))
+            composed = Composition(reason=str(chosen))
         else:
-            found = compose_slice(supply, rank, own, load)
-            reason = f"{holding.reason}; {found.reason}"
+            composed = compose_slice(supply, rank, own, load)
+            reason = f"{holding.reason}; {composed.reason}"
             if not isinstance(chosen, CopyAction):
-                reason = f"{holding.reason}; {chosen}; {found.reason}"
-            elif found.action is None and found.dispute is None:
-                found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
-            partials += [found.partial] if found.partial is not None else []
-            disputes += [found.dispute] if found.dispute is not None else []
-            guessed += [rank] if supply.settlement.lost_names.is_guessed(rank) else []
-        verdicts.append(_mended(rank, holding, reason, found))
-        if found.action is not None:
-            actions.append(keep_replaced(found.action, judgement))
-            load.update(_source_ranks(found.action, rank))
+                reason = f"{holding.reason}; {chosen}; {composed.reason}"
+            elif composed.action is None and composed.dispute is None:
+                composed, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
+            partials += [composed.partial] if composed.partial is not None else []
+            disputes += [composed.dispute] if composed.dispute is not None else []
+            guessed += [rank] if supply.is_guessed(rank) else []
+        verdicts.append(_mended(rank, holding, reason, composed))
+        if composed.action is not None:
+            actions.append(keep_replaced(composed.action, judgement))
+            load.update(_source_ranks(composed.action, rank))
     disagreements = [text for _, text in sorted(judgement.disagreements.items())]
     return StepAssessment(
         step=judgement.step,
@@ -106,17 +106,17 @@ def _kept(holding: Sound | Kept) -> RankVerdict:
     )
 
 
-def _mended(rank: int, holding: Unsound, reason: str, found: Composition) -> RankVerdict:
+def _mended(rank: int, holding: Unsound, reason: str, composed: Composition) -> RankVerdict:
     """Return the verdict on a rank that gets its slice by an action, or cannot get it."""
     verdict = RankVerdict(
         rank=rank,
         state=holding.state,
         verdict="unrecoverable",
         reason=reason,
-        missing=found.missing,
-        bytes=found.bytes,
+        missing=composed.missing,
+        bytes=composed.bytes,
     )
-    action = found.action
+    action = composed.action
     if action is None:
         return verdict
     if action.borrowed:
@@ -137,7 +137,7 @@ def _copy_within_group(
     refusal = _why_no_copy(supply, rank, holding, others)
     if refusal is not None:
         return refusal
-    able = [one for other in others if isinstance(one := holdings[other], Sound)]
+    able = [giver for other in others if isinstance(giver := holdings[other], Sound)]
     if not able:
         by_state: dict[str, list[int]] = {}
         for other in (*others, rank):
@@ -146,30 +146,30 @@ def _copy_within_group(
         doubt = facts.groups.contested.get(rank)
         more = f"; {doubt}{_WHICH_IS_RIGHT}" if doubt is not None else ""
         return f"nobody of its group [{ranks_text(group)}] has a sound slice ({states}){more}"
-    able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
-    unlike = {one.one.rank: why_no_replica(facts, rank, one.one) for one in able}
-    able = [one for one in able if unlike[one.one.rank] is None]
+    able.sort(key=lambda giver: (giver.judgement.evidence == "structure", load[giver.one.rank], giver.one.rank))
+    unlike = {giver.one.rank: why_no_replica(facts, rank, giver.one) for giver in able}
+    able = [giver for giver in able if unlike[giver.one.rank] is None]
     if not able:
         return next(why for why in unlike.values() if why is not None)
     manifest = find_own_manifest(facts, judgement, rank)
-    odd = {one.one.rank: other_contents(manifest, one.one, _lent(one)) for one in able}
-    against = {one.one.rank: _why_against(facts, judgement, rank, one.one, odd[one.one.rank]) for one in able}
-    able = [one for one in able if against[one.one.rank] is None]
+    odd = {giver.one.rank: other_contents(manifest, giver.one, _lent(giver)) for giver in able}
+    against = {giver.one.rank: _why_against(facts, judgement, rank, giver.one, odd[giver.one.rank]) for giver in able}
+    able = [giver for giver in able if against[giver.one.rank] is None]
     if not able:
         return next(why for why in against.values() if why is not None)
-    usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
+    usable, why = same_format_sources(facts, rank, own, [giver.one for giver in able])
     if why is not None:
         return why
-    source, found = usable[0], judgement.slices[usable[0].path]
-    borrowed = borrowed_from(source, (*found.borrowed, *odd[source.rank]))
-    if share_nothing({one.name: prod(one.shape) for one in source.listed}, source.rank_local):
+    source, judged = usable[0], judgement.slices[usable[0].path]
+    borrowed = borrowed_from(source, (*judged.borrowed, *odd[source.rank]))
+    if share_nothing({parameter.name: prod(parameter.shape) for parameter in source.listed}, source.rank_local):
         return f"its group [{ranks_text(group)}] is no set of replicas: each rank has its own values of every parameter"
-    if found.evidence == "manifest" and borrowed:  # of what may differ, only a manifest says whether it is sound
-        usable = [one for one in usable if judgement.slices[one.path].evidence == "manifest"]
-    ground = f"rank {source.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
+    if judged.evidence == "manifest" and borrowed:  # of what may differ, only a manifest says whether it is sound
+        usable = [slice_ for slice_ in usable if judgement.slices[slice_.path].evidence == "manifest"]
+    ground = f"rank {source.rank} holds the same slice by {facts.groups.sources[rank]} ({judged.reason})"
     reason = f"{holding.reason}; {ground}"
-    evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
-    return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=borrowed)
+    evidence: Evidence = "operator" if rank in facts.groups.claimed else judged.evidence
+    return copy_action(facts, rank, own, usable, evidence=evidence, borrowed=borrowed).because(reason)
 
 
 _WHICH_IS_RIGHT = ": name the right rank lists with --group-info, or remove the strategy file if it is of another job"
@@ -186,8 +186,8 @@ def _why_against(
 
     Those that may differ are lent by the source, unless layouts let the rank's own damaged slice give them.
     """
-    judged = (judgement.slices.get(one.path) for one in facts.at(judgement.step, rank))
-    good = frozenset[str]().union(*(one.good for one in judged if one is not None and one.good is not None))
+    judged = (judgement.slices.get(slice_.path) for slice_ in facts.at(judgement.step, rank))
+    good = frozenset[str]().union(*(worth.good for worth in judged if worth is not None and worth.good is not None))
     composed = facts.stages.why_unknown(rank) is None and good.issuperset(odd)
     if not odd or (all(map(facts.tolerance.covers, odd)) and not composed):
         return None

@@ -57,8 +57,8 @@ def compose_slice(supply: Supply, rank: int, own: Sequence[SliceFacts], load: Ma
     if isinstance(choices, Composition):
         return choices
     total = _bytes(choices)
-    rank_local = {one.parameter.name for one in choices if index.is_rank_local(one.parameter.name, one.ranks)}
-    if share_nothing({one.parameter.name: prod(one.parameter.shape) for one in choices}, rank_local):
+    rank_local = {pick.parameter.name for pick in choices if index.is_rank_local(pick.parameter.name, pick.ranks)}
+    if share_nothing({pick.parameter.name: prod(pick.parameter.shape) for pick in choices}, rank_local):
         return Composition(reason="every rank has its own values of every parameter", bytes=total)
     if not any(choice.settled.parts for choice in choices):
         whole = _whole_replicas(index, rank, choices, load)
@@ -67,16 +67,9 @@ def compose_slice(supply: Supply, rank: int, own: Sequence[SliceFacts], load: Ma
             return Composition(reason=why, bytes=total)
         if replicas:
             reason = f"rank {replicas[0].rank} holds the same slice by the layouts in {_strategy_file(index, rank)}"
-            copy = copy_action(
-                index.facts,
-                rank,
-                own,
-                replicas[:_MOST_REPLICAS],
-                reason=reason,
-                evidence="layout",
-                borrowed=_borrowed(choices),
-            )
-            return Composition(reason=reason, action=copy, bytes=total)
+            replicas, borrowed = replicas[:_MOST_REPLICAS], _borrowed(choices)
+            copy = copy_action(index.facts, rank, own, replicas, evidence="layout", borrowed=borrowed)
+            return Composition(reason=reason, action=copy.because(reason), bytes=total)
     action = _action(index, rank, own, choices)
     if action is None:
         return Composition(reason="no sound slice has any of its parameters", bytes=total)
@@ -102,7 +95,6 @@ def copy_action(
     own: Iterable[SliceFacts],
     replicas: Sequence[SliceFacts],
     *,
-    reason: str,
     evidence: Evidence,
     borrowed: tuple[str, ...],
 ) -> CopyAction:
@@ -114,7 +106,7 @@ def copy_action(
         replica=first,
         target=target,
         replaces=replaces,
-        reason=reason,
+        reason="",
         evidence=evidence,
         group=facts.groups.of(rank),
         alternatives=tuple(others),
@@ -140,10 +132,10 @@ def _choose(
     choices = choose_parameters(supply, rank, expected, load)
     odd = supply.settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
     missing = tuple(region for choice in choices for region in choice.settled.missing)
-    unlisted = supply.settlement.lost_names.of(rank, complete=complete)
+    unlisted = supply.unlisted(rank, complete=complete)
     if missing or unlisted:  # what is gone is gone, whatever the rest is worth
-        found = _incomplete(index, rank, own, choices, missing, unlisted)
-        return found if odd is None else replace(found, partial=None)
+        composed = _incomplete(index, rank, own, choices, missing, unlisted)
+        return composed if odd is None else replace(composed, partial=None)
     return choices if odd is None else Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
 
 
@@ -188,7 +180,7 @@ def _incomplete(
     disputed = [choice for choice in choices if choice.settled.disputed]
     dispute = None
     if disputed:
-        names = name_some([one.parameter.name for one in disputed])
+        names = name_some([pick.parameter.name for pick in disputed])
         dispute = f"{names} of rank {rank}: {disputed[0].settled.problem}"
     whole = [choice for choice in choices if not choice.settled.missing]
     total = _bytes(choices) + sum(region.bytes for region in unlisted)
@@ -218,9 +210,9 @@ def _whole_replicas(
             ranks = set(choice.settled.ranks)
             common = ranks if common is None else common & ranks
     expected = tuple(choice.parameter for choice in choices)
-    slices = [index.slices[one] for one in common or () if one != rank]
-    whole = [one for one in slices if one.listed == expected and index.is_sound(one.rank)]
-    return sorted(whole, key=lambda one: (load.get(one.rank, 0), one.rank))
+    slices = [index.slices[giver] for giver in common or () if giver != rank]
+    whole = [slice_ for slice_ in slices if slice_.listed == expected and index.is_sound(slice_.rank)]
+    return sorted(whole, key=lambda slice_: (load.get(slice_.rank, 0), slice_.rank))
 
 
 def _borrowed(choices: Iterable[Choice]) -> tuple[str, ...]:
@@ -238,7 +230,7 @@ def _action(
     parameters = tuple(book.take(choice) for choice in choices)
     if not book.sources:
         return None
-    number = book.model_for(rank, parameters, {ending_of(one.path) for one in own})
+    number = book.model_for(rank, parameters, {ending_of(slice_.path) for slice_ in own})
     model = book.sources[number]
     target, replaces = target_of(index.facts, rank, index.slices[model.rank], own)
     if kind != "compose":
@@ -255,6 +247,6 @@ def _action(
         borrowed=_borrowed(choices),
         kind=kind,
     )
-    ranks = [f"rank {one}" if one != rank else "its own damaged slice" for one in action.source_ranks]
+    ranks = [f"rank {giver}" if giver != rank else "its own damaged slice" for giver in action.source_ranks]
     named = list_some(ranks, _MOST_REPLICAS)
     return action.because(f"{named} hold all of it by the layouts in {_strategy_file(index, rank)}")

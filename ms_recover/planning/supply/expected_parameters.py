@@ -52,9 +52,9 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
         return _composable(documented)
     everything = [index.facts.expected(step, other) for other in index.stages.ranks(stage)] if complete else []
     if any(everything):
-        listed = dict.fromkeys(one for one in everything if one is not None)
-        known = {parameter.name: parameter for one in listed for parameter in one}
-        order = merge_orders([tuple(parameter.name for parameter in one) for one in listed])
+        listed = dict.fromkeys(entry for entry in everything if entry is not None)
+        known = {parameter.name: parameter for entry in listed for parameter in entry}
+        order = merge_orders([tuple(parameter.name for parameter in entry) for entry in listed])
         return _composable(_here(index, rank, known[name]) for name in order)
     lists = [index.slices[kind[0]].file for kind in index.kinds.get(stage, ())]
     lists = [file for file in lists if file.encryption is None]
@@ -68,10 +68,10 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     orders = {tuple(parameter.name for parameter in file.parameters): file for file in lists}
     if len({frozenset(order) for order in orders}) == 1 and (complete or not _is_dealt(index)):
         return _composable(_here(index, rank, parameter) for parameter in lists[0].parameters)
-    for one, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
-        if is_misread(one.parameters, other.parameters):
+    for first, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
+        if is_misread(first.parameters, other.parameters):
             raise NotComposableError(
-                f"{one.path} and {other.path} list the same but for one name, which may be damaged"
+                f"{first.path} and {other.path} list the same but for one name, which may be damaged"
             )
     known = {parameter.name: parameter for file in lists for parameter in file.parameters}
     order = merge_orders(orders)
@@ -108,20 +108,20 @@ def stated_parameters(index: ParameterIndex, rank: int) -> tuple[Parameter, ...]
     facts, step = index.facts, index.judgement.step
     if rank in facts.lost:
         return None
-    described: list[SliceFile | OrphanManifest] = [one.file for one in facts.at(step, rank)]
-    for held in (*described, *facts.orphans.get((rank, step), ())):
-        manifest = held.manifest
-        if manifest is None or index.judgement.run.why_foreign(held) is not None:
+    described: list[SliceFile | OrphanManifest] = [slice_.file for slice_ in facts.at(step, rank)]
+    for file in (*described, *facts.orphans.get((rank, step), ())):
+        manifest = file.manifest
+        if manifest is None or index.judgement.run.why_foreign(file) is not None:
             continue
         if (manifest.rank, manifest.step) == (rank, step) and (not index.runs or manifest.run_id in index.runs):
             return manifest.parameters
     others = [
-        one.file
+        slice_.file
         for other in facts.steps
-        for one in facts.at(other, rank)
-        if other != step and one.file.problem is None and one.file.encryption is None
-        if one.file.prefix in index.prefixes
-        if one.manifest is None or not index.runs or one.manifest.run_id in index.runs
+        for slice_ in facts.at(other, rank)
+        if other != step and slice_.file.problem is None and slice_.file.encryption is None
+        if slice_.file.prefix in index.prefixes
+        if slice_.manifest is None or not index.runs or slice_.manifest.run_id in index.runs
     ]
     nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
     return nearest.parameters if nearest is not None else None
@@ -166,7 +166,7 @@ def lost_lists(index: ParameterIndex) -> LostLists:
         unknown += [rank] if stated is None and not trusted else []
         listed[rank] = stated or (shown.parameters if shown is not None else ())
     if not dealt:
-        giving = {index.stages.of(rank) for rank, one in index.slices.items() if one.file.encryption is None}
+        giving = {index.stages.of(rank) for rank, slice_ in index.slices.items() if slice_.file.encryption is None}
         unknown = [rank for rank in unknown if index.stages.of(rank) not in giving]
     return LostLists(
         listed={rank: parameters for rank, parameters in listed.items() if parameters},
@@ -198,8 +198,8 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
     mine = []
     for name in order:
         way = index.way(stage, name)
-        there = index.by_stage[stage] if way is None else way.holders.get(way.cell(rank).index, [])
-        others = [other for other in there if other != rank]
+        ranks = index.by_stage[stage] if way is None else way.holders.get(way.cell(rank).index, [])
+        others = [other for other in ranks if other != rank]
         having = sum(index.find(other, name) is not None for other in others)
         if having in (0, len(others)) or (way is None and 2 * having >= len(others)):
             mine.append(name)
@@ -259,8 +259,8 @@ class LostNames:
         path = self._index.stages.paths[stage]
         reason = f"{path} names it and no slice lists it: remove_redundancy=True dealt it to a slice that is lost"
         owned = self._stated_by_others(stage) if self._of_stage[stage] and not complete else frozenset()
-        found = self._of_stage[stage].items()
-        return tuple(MissingRegion(name, (), size, reason) for name, size in found if name not in owned)
+        unlisted = self._of_stage[stage].items()
+        return tuple(MissingRegion(name, (), size, reason) for name, size in unlisted if name not in owned)
 
     def _find(self, stage: int) -> Mapping[str, int]:
         index, layouts = self._index, self._index.stages.layouts[stage]
@@ -292,15 +292,15 @@ class LostNames:
         if not any(name.startswith(NOT_SHARDED) for name in listed):
             never.update(name for name in layouts if name.startswith(NOT_SHARDED))
         for step in index.facts.steps:
-            held = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
-            there = [
+            of_ranks = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
+            whole = [
                 one
-                for slices in held
+                for slices in of_ranks
                 for one in slices
                 if one.file.prefix in index.prefixes and one.file.problem is None and one.file.encryption is None
             ]
-            if len({one.rank for one in there}) == len(held):
-                never.update(frozenset(layouts).difference(*(one.listed.index for one in there)))
+            if len({one.rank for one in whole}) == len(of_ranks):
+                never.update(frozenset(layouts).difference(*(one.listed.index for one in whole)))
         others = (index.slices[kind[0]].listed for one, kinds in index.kinds.items() if one != stage for kind in kinds)
         return frozenset(never).union(*(listed.index for listed in others))
 
@@ -329,7 +329,7 @@ def find_own_manifest(facts: Facts, judgement: StepJudgement, rank: int) -> Mani
     step, run = judgement.step, judgement.run
     for manifest in (
         *_of_damaged(facts, judgement, rank),
-        *(one.manifest for one in facts.orphans.get((rank, step), ()) if run.why_foreign(one) is None),
+        *(orphan.manifest for orphan in facts.orphans.get((rank, step), ()) if run.why_foreign(orphan) is None),
     ):
         if manifest is not None and manifest.provenance.proven and (manifest.rank, manifest.step) == (rank, step):
             return manifest

@@ -57,12 +57,12 @@ def name_lent_values(facts: Facts, assessment: StepAssessment) -> list[str]:
 
 def why_not_shown(facts: Facts, assessment: StepAssessment, rank: int) -> str | None:
     """Return that nothing shows whether values that a rank gets from another one were its own; None where it is so."""
-    action = next((one for one in assessment.actions if one.rank == rank), None)
+    action = next((action for action in assessment.actions if action.rank == rank), None)
     if action is None or action.borrowed:
         return None
     lenders = _source_ranks(action)
-    held = [one for lender in lenders for one in facts.at(assessment.step, lender) if rank in one.group]
-    if all(one.seen_local.compared for one in held):
+    lending = [slice_ for lender in lenders for slice_ in facts.at(assessment.step, lender) if rank in slice_.group]
+    if all(slice_.seen_local.compared for slice_ in lending):
         return None
     return (
         f"rank {rank}: its values are those of rank {list_some(lenders)}, and nothing shows whether some were its own: "
@@ -99,10 +99,10 @@ def _lent(facts: Facts, assessment: StepAssessment) -> Iterator[tuple[int, tuple
         action = actions.get(verdict.rank)
         if action is not None and action.borrowed:
             yield verdict.rank, action.borrowed, borrowed_text(action.borrowed, action.lenders)
-        kept = (one for one in facts.at(assessment.step, verdict.rank) if one.path == verdict.path)
-        one = next(kept, None) if verdict.verdict == "keep" else None
-        if one is not None and one.manifest is not None and (text := text_of_kept(one)):
-            yield verdict.rank, one.manifest.provenance.borrowed, text
+        kept = (slice_ for slice_ in facts.at(assessment.step, verdict.rank) if slice_.path == verdict.path)
+        slice_ = next(kept, None) if verdict.verdict == "keep" else None
+        if slice_ is not None and slice_.manifest is not None and (text := text_of_kept(slice_)):
+            yield verdict.rank, slice_.manifest.provenance.borrowed, text
 
 
 def name_guessed(compared: Comparison, assessment: StepAssessment) -> list[str]:
@@ -123,16 +123,16 @@ def name_guessed(compared: Comparison, assessment: StepAssessment) -> list[str]:
 
 def name_lost_states(facts: Facts, assessment: StepAssessment) -> list[str]:
     """Name the ranks that random generators and callbacks do not come back for, and what a resume does then."""
-    held = {one.path: one for rank in facts.steps.get(assessment.step, {}).values() for one in rank}
+    by_path = {slice_.path: slice_ for rank in facts.steps.get(assessment.step, {}).values() for slice_ in rank}
     actions = {action.rank: action for action in assessment.actions}
     wrong, recovered, own = [], [], []
     for verdict in assessment.ranks:
-        one = held.get(verdict.path or "")
-        if verdict.verdict == "keep" and one is not None and one.state_problem is not None:
-            wrong.append(f"rank {verdict.rank}: {one.state_problem}")
+        slice_ = by_path.get(verdict.path or "")
+        if verdict.verdict == "keep" and slice_ is not None and slice_.state_problem is not None:
+            wrong.append(f"rank {verdict.rank}: {slice_.state_problem}")
         sources = _source_ranks(actions[verdict.rank]) if verdict.rank in actions else ()
-        givers = [one for rank in sources for one in facts.at(assessment.step, rank) if _has_state(one)]
-        differ = {_states_differ(one) for one in givers}
+        givers = [slice_ for rank in sources for slice_ in facts.at(assessment.step, rank) if _has_state(slice_)]
+        differ = {_states_differ(slice_) for slice_ in givers}
         if True in differ:
             own.append(verdict.rank)
         elif None in differ:

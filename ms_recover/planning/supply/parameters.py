@@ -57,13 +57,13 @@ def usable_slices(
 
     Slices that were saved under another strategy file give nothing.
     """
-    held = {rank: one for rank, one in sound.items() if facts.stages.covers(one.file)}
+    usable = {rank: slice_ for rank, slice_ in sound.items() if facts.stages.covers(slice_.file)}
     salvaged: dict[int, tuple[SliceFacts, frozenset[str]]] = {}
-    for one in facts.counted_at(judgement.step):
-        found = judgement.slices.get(one.path)
-        if one.rank not in held and found is not None and found.good and facts.stages.covers(one.file):
-            salvaged[one.rank] = (one, found.good)
-    return held, salvaged
+    for slice_ in facts.counted_at(judgement.step):
+        judged = judgement.slices.get(slice_.path)
+        if slice_.rank not in usable and judged is not None and judged.good and facts.stages.covers(slice_.file):
+            salvaged[slice_.rank] = (slice_, judged.good)
+    return usable, salvaged
 
 
 class ParameterIndex:
@@ -72,8 +72,8 @@ class ParameterIndex:
     def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
         self.facts = facts
         self.judgement = judgement
-        held, salvaged = usable_slices(facts, judgement, sound)
-        self.slices = {**{rank: one for rank, (one, _) in salvaged.items()}, **held}
+        usable, salvaged = usable_slices(facts, judgement, sound)
+        self.slices = {**{rank: slice_ for rank, (slice_, _) in salvaged.items()}, **usable}
         self._good = {rank: names for rank, (_, names) in salvaged.items()}
         self._ways: dict[tuple[int, Layout], Way] = {}
         self._way_of: dict[tuple[int, str], Way | None] = {}
@@ -96,13 +96,13 @@ class ParameterIndex:
     @cached_property
     def kinds(self) -> dict[int, list[list[int]]]:
         """Ranks of each stage whose slices give the very same parameters, the largest kind first."""
-        found: dict[int, list[list[int]]] = {}
+        of_stages: dict[int, list[list[int]]] = {}
         for stage, ranks in self.by_stage.items():
             kinds: dict[_Kind, list[int]] = defaultdict(list)
             for rank in ranks:
                 kinds[self._kind(rank)].append(rank)
-            found[stage] = sorted(kinds.values(), key=lambda kind: (-len(kind), kind[0]))
-        return found
+            of_stages[stage] = sorted(kinds.values(), key=lambda kind: (-len(kind), kind[0]))
+        return of_stages
 
     @cached_property
     def runs(self) -> frozenset[str]:
@@ -210,14 +210,14 @@ class ParameterIndex:
         is a quick one.
         """
         quick = self.facts.options.quick
-        known = [one for one in ranks if not quick or self.digest(one, name) is not None]
-        groups = {self.facts.groups.of(one) for one in known}
+        known = [rank for rank in ranks if not quick or self.digest(rank, name) is not None]
+        groups = {self.facts.groups.of(rank) for rank in known}
         if len(groups) == 1 and not self.stages.devices <= len(*groups):
             return False
         if known and self._differs_elsewhere(self.stages.of(known[0]), name):
             return False
         return len(known) > 1 and not any(
-            len(parts := {cut.parts[one % self.stages.devices] for one in known}) == 1
+            len(parts := {cut.parts[rank % self.stages.devices] for rank in known}) == 1
             and not parts.issuperset(cut.parts if rank is None else (cut.parts[rank % self.stages.devices],))
             for cut in self.stages.cuts.get(self.stages.of(known[0]), ())
         )
@@ -240,14 +240,14 @@ class ParameterIndex:
         proven: set[str] = set()
         bare: Counter[str] = Counter()
         for rank in self.stages.ranks(stage):
-            for one in self.facts.at(step, rank):
-                digest = one.digest_of(name)
-                sound = one.file.problem is None and one.manifest_problem is None and one.content_problem is None
-                if digest is None or not sound or rank in self.facts.lost or name in one.rank_local:
+            for mine in self.facts.at(step, rank):
+                digest = mine.digest_of(name)
+                sound = mine.file.problem is None and mine.manifest_problem is None and mine.content_problem is None
+                if digest is None or not sound or rank in self.facts.lost or name in mine.rank_local:
                     continue
-                if self.judgement.run.why_foreign(one.file) is None:
+                if self.judgement.run.why_foreign(mine.file) is None:
                     bare[digest] += 1
-                    proven.update([digest] if one.manifest is not None else [])
+                    proven.update([digest] if mine.manifest is not None else [])
         return len(proven) > 1 or sum(count > 1 for count in bare.values()) > 1
 
     def is_counter(self, parameter: Parameter) -> bool:
@@ -258,8 +258,8 @@ class ParameterIndex:
     def whole_tensors(self, rank: int, parameter: Parameter) -> list[tuple[Box, tuple[int, ...]]]:
         """Return the ranks of a stage whose slices hold the whole tensor of which a rank holds a part."""
         stage = self.stages.of(rank)
-        found = [(kind, self.find(kind[0], parameter.name)) for kind in self.kinds.get(stage, ())]
-        other = [(kind, theirs) for kind, theirs in found if theirs is not None and theirs.shape != parameter.shape]
+        listed = [(kind, self.find(kind[0], parameter.name)) for kind in self.kinds.get(stage, ())]
+        other = [(kind, theirs) for kind, theirs in listed if theirs is not None and theirs.shape != parameter.shape]
         full = self.full_shape(stage, parameter) if other else None
         if full is None:
             return []
@@ -288,9 +288,9 @@ class ParameterIndex:
             kinds: dict[_Kind, list[int]] = defaultdict(list)
             for other in ranks[start : start + MOST_COMPARED]:
                 kinds[self._kind(other)].append(other)
-            near = self._near[key] = [tuple(held) for held in kinds.values()]
-        found = [held for held in near if self.find(held[0], parameter.name) == parameter]
-        return found[0] if len(found) == 1 else tuple(sorted(other for held in found for other in held))
+            near = self._near[key] = [tuple(ranks) for ranks in kinds.values()]
+        listing = [ranks for ranks in near if self.find(ranks[0], parameter.name) == parameter]
+        return listing[0] if len(listing) == 1 else tuple(sorted(other for ranks in listing for other in ranks))
 
     @cached_property
     def are_read(self) -> bool:

@@ -39,12 +39,12 @@ def choose_parameters(
     One rank that has everything goes first, then as few ranks as will do, then those with the lowest load, which is how
     many slices they give to already; the lowest rank among equals.
     """
-    found = [(parameter, supply.who(rank, parameter)) for parameter in expected]
-    sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in found if part.ranks], rank, load)
-    taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in found if part.ranks}}
+    settled = [(parameter, supply.who(rank, parameter)) for parameter in expected]
+    sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in settled if part.ranks], rank, load)
+    taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in settled if part.ranks}}
     return tuple(
         Choice(parameter, part, taken.get(part.ranks) or tuple(_first_of(sources, ranks) for _, _, ranks in part.parts))
-        for parameter, part in found
+        for parameter, part in settled
     )
 
 
@@ -64,9 +64,9 @@ def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], rank: int, load: M
     while alike:
         gives: Counter[int] = Counter()
         for ranks, count in alike.items():
-            for one in ranks:
-                gives[one] += count
-        best = min(gives, key=lambda one: (one != rank, -gives[one], load.get(one, 0), one))
+            for giver in ranks:
+                gives[giver] += count
+        best = min(gives, key=lambda giver: (giver != rank, -gives[giver], load.get(giver, 0), giver))
         chosen.append(best)
         alike = Counter({ranks: count for ranks, count in alike.items() if best not in ranks})
     return chosen
@@ -92,12 +92,12 @@ class PieceBook:
         stage = index.kinds.get(index.stages.of(rank), [])
         able = {kind[0] for kind in stage if index.slices[kind[0]].file.encryption is None} | set(self._numbers)
 
-        def fitness(one: int) -> tuple[bool, int, bool, int, int]:
-            listed = index.slices[one].listed
+        def fitness(source: int) -> tuple[bool, int, bool, int, int]:
+            listed = index.slices[source].listed
             alike = len(listed) == len(names) and listed.index.keys() == names
-            given = self._bytes[self._numbers[one]] if one in self._numbers else 0
-            named_alike = ending_of(index.slices[one].path) in endings
-            return alike, -abs(len(listed) - len(names)), named_alike, given, -one
+            given = self._bytes[self._numbers[source]] if source in self._numbers else 0
+            named_alike = ending_of(index.slices[source].path) in endings
+            return alike, -abs(len(listed) - len(names)), named_alike, given, -source
 
         return self._number(max(able, key=fitness))
 
@@ -108,13 +108,13 @@ class PieceBook:
             return ComposedParameter(parameter, ())
         if settled.ranks:
             (source,) = choice.ranks
-            others = islice((one for one in settled.ranks if one != source), _MOST_ALTERNATIVES)
+            others = islice((rank for rank in settled.ranks if rank != source), _MOST_ALTERNATIVES)
             return ComposedParameter(parameter, (self._piece(source, parameter, Runs(0, 0, parameter.nbytes), others),))
         assert settled.region is not None
         item = parameter.nbytes // volume(settled.region)
         pieces = [
-            self._piece(source, parameter, runs_of(box, held, settled.region, item))
-            for source, (box, held, _) in zip(choice.ranks, settled.parts, strict=True)
+            self._piece(source, parameter, runs_of(box, region, settled.region, item))
+            for source, (box, region, _) in zip(choice.ranks, settled.parts, strict=True)
         ]
         return ComposedParameter(parameter, tuple(pieces))
 
@@ -126,7 +126,7 @@ class PieceBook:
         self._bytes[number] += runs.bytes
         digest = index.digest(source, name)
         alike = [
-            one for one in others if index.digest(one, name) == digest or not index.may_differ(name, (source, one))
+            rank for rank in others if index.digest(rank, name) == digest or not index.may_differ(name, (source, rank))
         ]
         return Piece(number, runs, theirs.nbytes, digest, tuple(map(self._number, alike)))
 

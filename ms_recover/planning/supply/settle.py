@@ -12,7 +12,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.claims.regions import Box, cover, volume
 from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
-from ms_recover.planning.supply.expected_parameters import LostNames, find_own_manifest, stated_contents
+from ms_recover.planning.supply.expected_parameters import find_own_manifest, stated_contents
 from ms_recover.planning.supply.parameters import ParameterIndex, Way
 from ms_recover.planning.tree.facts import SliceFacts
 
@@ -70,7 +70,6 @@ class Settlement:
 
     def __init__(self, index: ParameterIndex) -> None:
         self.index = index
-        self.lost_names = LostNames(index)
         self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._unlike: dict[tuple[int, str], str | None] = {}
@@ -98,7 +97,7 @@ class Settlement:
         settled = self._as_stated(rank, parameter, self.settle(rank, parameter))
         if not settled.ranks or rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
             return settled
-        left = tuple(one for one in settled.ranks if parameter.name not in self._differing(rank, one))
+        left = tuple(giver for giver in settled.ranks if parameter.name not in self._differing(rank, giver))
         if len(left) == len(settled.ranks):
             return settled
         if left:
@@ -112,7 +111,7 @@ class Settlement:
         stated = self._stated_of(rank).get(name)
         if stated is None or not ranks or settled.tolerated:
             return settled
-        left = tuple(one for one in ranks if one == rank or self.index.digest(one, name) in (None, stated))
+        left = tuple(giver for giver in ranks if giver == rank or self.index.digest(giver, name) in (None, stated))
         if len(left) == len(ranks):
             return settled
         if not left and self.index.may_differ(name, ranks):
@@ -159,12 +158,12 @@ class Settlement:
         if not lost or self.index.may_differ(name, ranks):
             return None
         right = self.index.digest(ranks[0], name)
-        stated = [one for one in lost if right is not None and self._stated_of(one).get(name) not in (None, right)]
-        if stated and len(stated) >= sum(self.index.slices[one].proven for one in ranks):
+        stated = [peer for peer in lost if right is not None and self._stated_of(peer).get(name) not in (None, right)]
+        if stated and len(stated) >= sum(self.index.slices[peer].proven for peer in ranks):
             theirs = f"the manifest states that the slice of rank {stated[0]} left"
             return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
-        gone = (one for one in lost if len(lost) >= len(ranks) and one not in self.index.slices)
-        apart = [one for one in gone if all(name in self._differing(one, other) for other in ranks)]
+        gone = (peer for peer in lost if len(lost) >= len(ranks) and peer not in self.index.slices)
+        apart = [peer for peer in gone if all(name in self._differing(peer, other) for other in ranks)]
         if apart and len(apart) >= len(ranks):
             why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"
             return Settled(region=None, problem=why, disputed=True)
@@ -181,11 +180,11 @@ class Settlement:
         number = way.number if way is not None else -1
         if number not in self._lost:
             by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
-            for one in index.stages.ranks(stage) if way is not None else range(facts.world.ranks):
-                if not index.is_sound(one) and (
-                    self._stated_of(one) or any(one in held for held in facts.steps.values())
+            for peer in index.stages.ranks(stage) if way is not None else range(facts.world.ranks):
+                if not index.is_sound(peer) and (
+                    self._stated_of(peer) or any(peer in by_rank for by_rank in facts.steps.values())
                 ):
-                    by_part[way.cell(one).index if way is not None else ()].append(one)
+                    by_part[way.cell(peer).index if way is not None else ()].append(peer)
             self._lost[number] = by_part
         return self._lost[number].get(way.cell(rank).index if way is not None else (), ())
 
@@ -216,7 +215,7 @@ class Settlement:
         if local and name in index.stages.layouts.get(stage, {}):
             return Settled(region=None, problem="its layout in the strategy file does not fit the slices")
         group = index.facts.groups.of(rank)  # a rank list claims more than that ranks are of one stage
-        members = tuple(one for one in ranks if index.facts.groups.of(one) == group)
+        members = tuple(member for member in ranks if index.facts.groups.of(member) == group)
         rank_local = index.is_rank_local(name, members)
         if local and rank not in ranks:
             ranks = members or ranks
@@ -285,9 +284,9 @@ class Settlement:
         """Return two ranks of each part of a parameter of which holders differ, and count the parts with equal ones."""
         alike, unlike = 0, []
         for ranks in way.holders.values():
-            digests = {one: self.index.digest(one, name) for one in ranks if self.index.find(one, name) is not None}
-            known = [one for one, digest in digests.items() if digest is not None]
-            odd = next((one for one in known if digests[one] != digests[known[0]]), None)
+            digests = {rank: self.index.digest(rank, name) for rank in ranks if self.index.find(rank, name) is not None}
+            known = [rank for rank, digest in digests.items() if digest is not None]
+            odd = next((rank for rank in known if digests[rank] != digests[known[0]]), None)
             if odd is not None:
                 unlike.append((known[0], odd))
             elif len(known) > 1:
@@ -297,8 +296,8 @@ class Settlement:
     def _is_split(self, way: Way, name: str) -> bool:
         """Whether several slices that training saved hold one thing of a part and several another: damage is of one."""
         for ranks in way.holders.values():
-            held = [one for one in ranks if self.index.find(one, name) is not None and self.index.slices[one].saved]
-            counts = Counter(self.index.digest(one, name) for one in held)
+            sure = [rank for rank in ranks if self.index.find(rank, name) is not None and self.index.slices[rank].saved]
+            counts = Counter(self.index.digest(rank, name) for rank in sure)
             if sum(count > 1 for count in counts.values()) > 1:
                 return True
         return False
@@ -313,7 +312,7 @@ class Settlement:
             for name in index.stages.layouts.get(stage, {}):
                 way = index.way(stage, name)
                 unlike, alike = self._compare_cells(way, name) if way is not None else ([], 0)
-                saved = all(index.slices[one].saved for pair in unlike for one in pair)
+                saved = all(index.slices[rank].saved for pair in unlike for rank in pair)
                 several += bool(unlike) and saved and len(unlike) >= alike
             self._refuted[stage] = several > 1
         return self._refuted[stage]
@@ -328,8 +327,8 @@ class Settlement:
         if way is None or self._is_named(stage) or index.may_differ(name, index.by_stage.get(stage, ())):
             return None
         if key not in self._unlike:
-            known = ([one for one in held if index.digest(one, name) is not None] for held in way.holders.values())
-            shown = any(len(held) > 1 for held in known)
+            known = ([rank for rank in ranks if index.digest(rank, name) is not None] for ranks in way.holders.values())
+            shown = any(len(known_ranks) > 1 for known_ranks in known)
             self._unlike[key] = None if shown else self._compare_elsewhere(stage, way, name)
         return self._unlike[key]
 
@@ -339,16 +338,16 @@ class Settlement:
         That is at this step or the nearest other one, where there are such.
         """
         facts, step = self.index.facts, self.index.judgement.step
-        for other in sorted(facts.steps, key=lambda one: (one == step, one < step, one), reverse=True):
+        for other in sorted(facts.steps, key=lambda at: (at == step, at < step, at), reverse=True):
             cells: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
             for rank in facts.stages.ranks(stage):
-                held = (one for one in facts.at(other, rank) if self._is_witness(one))
-                cells[way.cell(rank).index] += [one for one in held if one.digest_of(name) is not None]
-            several = [held for held in cells.values() if len({one.group for one in held}) > 1]
-            unlike = [held for held in several if len({one.digest_of(name) for one in held}) > 1]
+                slices = (slice_ for slice_ in facts.at(other, rank) if self._is_witness(slice_))
+                cells[way.cell(rank).index] += [slice_ for slice_ in slices if slice_.digest_of(name) is not None]
+            several = [slices for slices in cells.values() if len({slice_.group for slice_ in slices}) > 1]
+            unlike = [slices for slices in several if len({slice_.digest_of(name) for slice_ in slices}) > 1]
             if 2 * len(unlike) > len(several):
                 first, *others = unlike[0]
-                odd = next(one for one in others if one.digest_of(name) != first.digest_of(name))
+                odd = next(slice_ for slice_ in others if slice_.digest_of(name) != first.digest_of(name))
                 return (
                     f"by the layouts in {facts.stages.paths[stage]} ranks {first.rank} and {odd.rank} hold the same of "
                     f"it, but at step {other} their contents differ: {_NOT_THESE}"
@@ -385,7 +384,7 @@ class Settlement:
                     continue
                 others = index.sources(rank, parameter)
                 holders.update(others)
-                odd.update(one for one in others if index.digest(one, parameter.name) not in (None, right))
+                odd.update(giver for giver in others if index.digest(giver, parameter.name) not in (None, right))
         if not odd or 2 * len(odd) < len(holders):
             return None
         return (

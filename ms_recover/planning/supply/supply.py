@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.groups import rank_list
 from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import RankState
-from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judge import judge_part
 from ms_recover.planning.judging.judgement import Comparison, Judgement, StepJudgement
+from ms_recover.planning.supply.expected_parameters import LostNames
 from ms_recover.planning.supply.parameters import ParameterIndex
 from ms_recover.planning.supply.settle import Settled, Settlement
 from ms_recover.planning.tree.facts import Facts, SliceFacts
@@ -95,15 +97,14 @@ class Supply:
             return ()
         group = self.facts.groups.of(rank)
         if group not in self._copies:
-            held = (
-                [self.sound[one] for one in group if one in self.sound] if self.why_no_replicas(group) is None else []
-            )
+            peers = group if self.why_no_replicas(group) is None else ()
+            slices = [self.sound[peer] for peer in peers if peer in self.sound]
             own = any(
-                share_nothing({p.name: prod(p.shape) for p in one.listed}, local)
-                for one in held
-                if (local := one.rank_local)
+                share_nothing({p.name: prod(p.shape) for p in slice_.listed}, local)
+                for slice_ in slices
+                if (local := slice_.rank_local)
             )
-            self._copies[group] = () if own else rank_list(one.rank for one in held)
+            self._copies[group] = () if own else rank_list(slice_.rank for slice_ in slices)
         return self._copies[group]
 
     def why_no_replicas(self, group: tuple[int, ...]) -> str | None:
@@ -120,6 +121,14 @@ class Supply:
         """Return the ranks that may give what a rank's slice should hold of a parameter, or why nobody may."""
         return self.settlement.settle_for(rank, parameter)
 
+    def unlisted(self, rank: int, *, complete: bool = False) -> tuple[MissingRegion, ...]:
+        """Return the parameters that no slice lists any more and a rank's, or its `complete` one, may have had."""
+        return self._lost_names.of(rank, complete=complete)
+
+    def is_guessed(self, rank: int) -> bool:
+        """Whether nothing of a rank's own states which parameters were dealt to it."""
+        return self._lost_names.is_guessed(rank)
+
     def names_too_few(self, stage: int, expected: Iterable[Parameter] = ()) -> bool:
         """Whether the strategy file of a stage cannot be that of its slices; MindSpore's names all but a few scalars.
 
@@ -128,14 +137,18 @@ class Supply:
         """
         if stage not in self._too_few:
             kinds = self.index.kinds.get(stage, ())
-            listed = {one.name: one for kind in kinds for one in self.index.slices[kind[0]].listed}
+            listed = {parameter.name: parameter for kind in kinds for parameter in self.index.slices[kind[0]].listed}
             layouts, named = self.index.stages.layouts.get(stage, {}), Counter[bool]()
-            for one in listed.values() or expected:
-                named[one.name in layouts] += one.nbytes
+            for parameter in listed.values() or expected:
+                named[parameter.name in layouts] += parameter.nbytes
             if not kinds:
                 return named[False] > named[True]
             self._too_few[stage] = named[False] > named[True]
         return self._too_few[stage]
+
+    @cached_property
+    def _lost_names(self) -> LostNames:
+        return LostNames(self.index)
 
     @cached_property
     def _too_few(self) -> dict[int, bool]:
@@ -147,8 +160,8 @@ class Supply:
 
 
 def supply_of(compared: Comparison, step: Step, run: Run) -> Supply:
-    """Judge the slices of a step as those of one run, and return what they can give."""
-    return Supply.of(compared.facts, judge_step(compared, step, run))
+    """Judge the slices of a part of a step as `judge_part` does, and return what they can give."""
+    return Supply.of(compared.facts, judge_part(compared, step, run))
 
 
 def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept | Unsound:
@@ -158,20 +171,20 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept 
         note = facts.denied[rank]
         return Unsound(state="unreadable", reason=f"{note.path}: {note.reason}")
     slices = facts.at(judgement.step, rank)
-    judged = [(one, judgement.slices[one.path]) for one in slices]
-    for one, found in judged:
-        if found.status == "sound":
-            return Sound(one=one, judgement=found)
-    for one, found in judged:
-        if found.kept:
-            return Kept(one=one, judgement=found)
+    judged = [(slice_, judgement.slices[slice_.path]) for slice_ in slices]
+    for slice_, worth in judged:
+        if worth.status == "sound":
+            return Sound(one=slice_, judgement=worth)
+    for slice_, worth in judged:
+        if worth.kept:
+            return Kept(one=slice_, judgement=worth)
     if judged:
-        statuses = {found.status for _, found in judged}
-        named = ((one.path, found.reason) for one, found in judged)
+        statuses = {worth.status for _, worth in judged}
+        named = ((slice_.path, worth.reason) for slice_, worth in judged)
         reasons = dict.fromkeys(why if path in why else f"{path}: {why}" for path, why in named)
         state: RankState = "unreadable" if "unreadable" in statuses else "damaged"
         if statuses == {"foreign"}:
-            state = "missing" if all(judgement.run.why_foreign(one.file) for one, _ in judged) else "damaged"
+            state = "missing" if all(judgement.run.why_foreign(slice_.file) for slice_, _ in judged) else "damaged"
         return Unsound(state=state, reason="; ".join(reasons), ambiguous="ambiguous" in statuses)
     if rank in facts.ranks:
         return Unsound(state="missing", reason=f"no slice of step {judgement.step}")

@@ -19,12 +19,12 @@ def same_format_sources(
 
     None, and the reason, where using them would leave two slices that may be right.
     """
-    endings = {ending_of(one.path) for one in own}
-    first = next((one for one in able if ending_of(one.path) in endings), able[0])
+    endings = {ending_of(slice_.path) for slice_ in own}
+    first = next((slice_ for slice_ in able if ending_of(slice_.path) in endings), able[0])
     why = format_conflict(facts, rank, first)
     if why is not None:
         return [], why
-    return [one for one in able if ending_of(one.path) == ending_of(first.path)], None
+    return [slice_ for slice_ in able if ending_of(slice_.path) == ending_of(first.path)], None
 
 
 def format_conflict(facts: Facts, rank: int, source: SliceFacts) -> str | None:
@@ -34,11 +34,11 @@ def format_conflict(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """
     if rank not in facts.lost:
         return None
-    for one in facts.at(source.file.step, rank):
-        unsound = one.file.problem or one.manifest_problem or one.content_problem
-        if ending_of(one.path) != ending_of(source.path) and not unsound:
+    for slice_ in facts.at(source.file.step, rank):
+        unsound = slice_.file.problem or slice_.manifest_problem or slice_.content_problem
+        if ending_of(slice_.path) != ending_of(source.path) and not unsound:
             return (
-                f"{one.path} is whole, and {source.path} is of the other format: recovered from it the rank would "
+                f"{slice_.path} is whole, and {source.path} is of the other format: recovered from it the rank would "
                 "have two slices for one step; remove the one that is distrusted"
             )
     return None
@@ -51,12 +51,12 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
     would not fit.
     """
     usual = source.file.place.of(rank)
-    alike = (one for one in own if ending_of(one.path) == ending_of(source.path))
-    there = max(alike, key=lambda one: (one.path == usual, one.file.mtime_ns, one.path), default=None)
-    for one in facts.at(source.file.step, rank):
-        if one.path == usual:
-            there = one
-    return (usual, None) if there is None else (there.path, FileState(there.file.size, there.file.mtime_ns))
+    alike = (slice_ for slice_ in own if ending_of(slice_.path) == ending_of(source.path))
+    old = max(alike, key=lambda slice_: (slice_.path == usual, slice_.file.mtime_ns, slice_.path), default=None)
+    for slice_ in facts.at(source.file.step, rank):
+        if slice_.path == usual:
+            old = slice_
+    return (usual, None) if old is None else (old.path, FileState(old.file.size, old.file.mtime_ns))
 
 
 def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
@@ -64,9 +64,9 @@ def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
 
     What a device fails to give may be right.
     """
-    there = judgement.slices.get(action.target)
-    lost = there is None or there.status == "unreadable"  # which cannot be linked
-    lost = lost or (there is not None and there.proven_damaged and not there.failing)
+    replaced = judgement.slices.get(action.target)
+    lost = replaced is None or replaced.status == "unreadable"  # which cannot be linked
+    lost = lost or (replaced is not None and replaced.proven_damaged and not replaced.failing)
     return (
         action
         if action.replaces is None or lost

@@ -88,31 +88,31 @@ class WholeParameters:
         orders = []
         for stage in sorted(index.kinds):
             for kind in index.kinds[stage]:
-                given = [one for one in index.slices[kind[0]].listed if index.find(kind[0], one.name) is not None]
-                orders.append(tuple(one.name for one in given))
+                given = [item for item in index.slices[kind[0]].listed if index.find(kind[0], item.name) is not None]
+                orders.append(tuple(item.name for item in given))
         gone: dict[str, dict[int, Parameter]] = defaultdict(dict)
         for rank, listed in self._lists.listed.items():
-            orders.append(tuple(one.name for one in listed))
-            for one in listed:
-                gone[one.name].setdefault(stages.of(rank), one)
-        found: dict[str, WholeParameter] = {}
+            orders.append(tuple(item.name for item in listed))
+            for item in listed:
+                gone[item.name].setdefault(stages.of(rank), item)
+        wholes: dict[str, WholeParameter] = {}
         for name in merge_orders(dict.fromkeys(orders)):
             if name in named:
                 made = self._cut(name, gone[name])
                 if made is not None:
-                    found[name] = made
+                    wholes[name] = made
             else:
-                found[name] = self._uncut(name, gone[name])
+                wholes[name] = self._uncut(name, gone[name])
         for stage, rank in sorted(self._lists.unknown.items()):
             for name, why in self._unlisted(stage, rank):
-                found.setdefault(name, lost_parameter(name, why))
-        return found
+                wholes.setdefault(name, lost_parameter(name, why))
+        return wholes
 
     def _unlisted(self, stage: int, rank: int) -> Iterator[tuple[str, str]]:
         """Yield the parameters that a rank's lost slice may have listed alone, by layouts, each with the reason."""
         dealt = self.supply.judgement.step in self.supply.judgement.structure.deduplicated
         if dealt and stage in self.index.by_stage and stage in self.index.stages.layouts:
-            yield from ((one.parameter, one.reason) for one in self.settlement.lost_names.of(rank))
+            yield from ((gone.parameter, gone.reason) for gone in self.supply.unlisted(rank))
             return
         for name in sorted(self.index.stages.layouts.get(stage, ())):
             if not name.startswith(NOT_SHARDED):
@@ -150,17 +150,17 @@ class WholeParameters:
         """Return a parameter that strategy files name; stages that name it and hold the same go together."""
         index = self.index
         owners = [stage for stage, layouts in sorted(index.stages.layouts.items()) if name in layouts]
-        held = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
-        if not held:
+        stages = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
+        if not stages:
             like = next(iter(stated.values()), None)
             if like is None:
                 return None
             return self._lost(name, owners[0], like)
-        found = [self._cut_in(stage, name) for stage in held]
-        first, *others = found
+        wholes = [self._cut_in(stage, name) for stage in stages]
+        first, *others = wholes
         for other in others:
             first = self._joined(first, other)
-        return replace(first, stages=frozenset(held))
+        return replace(first, stages=frozenset(stages))
 
     def _lost(self, name: str, stage: int, like: Parameter) -> WholeParameter:
         shape = self.index.full_shape(stage, like)
@@ -175,7 +175,7 @@ class WholeParameters:
 
     def _cut_in(self, stage: int, name: str) -> WholeParameter:
         index = self.index
-        like = next(one for kind in index.kinds[stage] if (one := index.find(kind[0], name)) is not None)
+        like = next(given for kind in index.kinds[stage] if (given := index.find(kind[0], name)) is not None)
         item = like.nbytes // (prod(like.shape) or 1)
         way, shape = index.way(stage, name), index.full_shape(stage, like)
         refusal = self._why_refused(stage)
@@ -202,8 +202,8 @@ class WholeParameters:
             missing += settled.missing
             if settled.disputed and settled.problem is not None:
                 self.disputes.append(f"{name!r}: {settled.problem}")
-        held = tuple(clean) if not all(clean) or self._mixed(stage) else ()
-        key: object = (stage, way.number, like.shape, like.dtype, held)
+        doubted = tuple(clean) if not all(clean) or self._mixed(stage) else ()
+        key: object = (stage, way.number, like.shape, like.dtype, doubted)
         if key not in self._shared or regions:
             boxes = [
                 HeldRegion(box, self._best(holders))
@@ -238,12 +238,12 @@ class WholeParameters:
     def _agreeing(self, way: Way, rank: int, like: Parameter) -> tuple[int, ...]:
         """Return the ranks that hold the part of a rank, all with equal contents; nothing where it is not so simple."""
         index, name, cell = self.index, like.name, way.cell(rank)
-        every = ((one, index.find(one, name)) for one in way.holders.get(cell.index, ()))
-        found = {one: parameter for one, parameter in every if parameter is not None}
-        if set(found.values()) != {shape_at(way.layout, cell, like)}:
+        every = ((rank, index.find(rank, name)) for rank in way.holders.get(cell.index, ()))
+        listing = {rank: parameter for rank, parameter in every if parameter is not None}
+        if set(listing.values()) != {shape_at(way.layout, cell, like)}:
             return ()
-        holders = tuple(found)
-        digests = {index.digest(one, name) for one in holders} - {None}
+        holders = tuple(listing)
+        digests = {index.digest(rank, name) for rank in holders} - {None}
         return holders if len(digests) < 2 and self.settlement.contradicted(rank, like, holders) is None else ()
 
     def _differs(self, settled: Settled, name: str) -> bool:
@@ -309,21 +309,21 @@ class WholeParameters:
         refused: list[str] = []
         for stage, kinds in sorted(index.kinds.items()):
             for kind in kinds:
-                found = index.find(kind[0], name)
-                if found is not None:
-                    lists[found] += kind
+                listed = index.find(kind[0], name)
+                if listed is not None:
+                    lists[listed] += kind
                     stages.add(stage)
                     refused += [why] if (why := self._why_unknown(stage)) is not None else []
         if not lists:
             like = next(iter(stated.values()))
             return replace(lost_parameter(name, _NOBODY, like), cut=False, stages=frozenset(stages))
         like = next(iter(lists))
-        ranks = sorted(rank for held in lists.values() for rank in held)
+        ranks = sorted(rank for ranks_of in lists.values() for rank in ranks_of)
         own = index.may_differ(name, ranks)
         digests = {index.digest(rank, name) for rank in ranks} - {None}
         why = None
         if len(lists) > 1:
-            shapes = sorted({f"{one.dtype} {list(one.shape)}" for one in lists})
+            shapes = sorted({f"{parameter.dtype} {list(parameter.shape)}" for parameter in lists})
             why = f"no layout states how it is cut, and slices list it as {' and '.join(shapes)}"
         elif len(digests) > 1 and not own:
             why = "no layout states how it is cut, and it differs from rank to rank"

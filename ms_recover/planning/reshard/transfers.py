@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
-from types import MappingProxyType
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, WeightKind, ending_of, marked
@@ -39,48 +38,53 @@ from ms_recover.planning.supply.whole import WholeParameter
 _DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
 
 
-def make_plan(
-    source: Source,
-    target: Target,
-    rules: Sequence[Rule],
-    *,
-    root: str,
-    output: str,
-    form: OutputFormat,
-    pattern: str,
-    prefix: str | None,
-    step: Step,
-    run_id: str | None,
-    world_size: int,
-    shard_size: int = 0,
-    common: CommonInfo | None = None,
-    casts: Mapping[str, str] = MappingProxyType({}),
-) -> ReshardPlan:
-    """Return the plan for one step.
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The tree and the step that the source is of."""
+
+    root: str
+    step: Step
+    run_id: str | None
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The files to write.
 
     Parameters
     ----------
-    source, target, rules
-        What is held, how it shall be cut, and the new names of parameters.
-    root, output : str
-        The tree, and the folder to write.
+    path : str
+        The folder.
     form, pattern, prefix
-        Format of the files; where they lie in the output, and the prefix of their names.
-    step, run_id, world_size
-        Of the source.
+        Format of the files; where they lie in the folder, and the prefix of their names.
+    rules, casts
+        The new names of parameters, and the types that they are cast to, by their names in the source.
     shard_size : int
         For a full checkpoint: bytes of contents of a file at most, 0 for no limit.
-    common : CommonInfo, optional
+    common : CommonInfo or None
         For MindFormers' format, its ``common.json``.
-    casts : mapping of str to str
-        The types that parameters are cast to, by their names in the source.
+    """
+
+    path: str
+    form: OutputFormat
+    pattern: str
+    prefix: str | None
+    rules: Sequence[Rule]
+    casts: Mapping[str, str]
+    shard_size: int
+    common: CommonInfo | None
+
+
+def plan_transfers(source: Source, target: Target, origin: Origin, output: Output) -> ReshardPlan:
+    """Return the plan for one step.
 
     Raises
     ------
     UsageError
         When the target does not fit the parameters: it does not divide them, or names others.
     """
-    names = rename_all(list(source.parameters), rules)
+    names, common = rename_all(list(source.parameters), output.rules), output.common
     wanted, left_out = _wanted(source, target, names)
     kinds = split_parameters(source) if common is not None else dict.fromkeys(source.parameters)
     if common is not None:
@@ -96,32 +100,32 @@ def make_plan(
     for stage, listed in enumerate(wanted):
         mine: dict[WeightKind | None, list[int]] = {}
         used: dict[WeightKind | None, list[TargetCut]] = {}
-        for one in listed:
-            missing.update(dict.fromkeys(one.missing))
-            if not one.known:
+        for whole in listed:
+            missing.update(dict.fromkeys(whole.missing))
+            if not whole.known:
                 lacking.add(stage)
                 continue
-            name = names[one.name]
-            cut = cuts.cut(target.stages[stage].get(name), name, one.shape)
-            key = (one.dtype, one.shape, id(one.regions), id(cut))
+            name = names[whole.name]
+            cut = cuts.cut(target.stages[stage].get(name), name, whole.shape)
+            key = (whole.dtype, whole.shape, id(whole.regions), id(cut))
             if key not in numbers:
                 numbers[key] = len(transfers)
-                transfers.append(_transfer(one, cut))
-            mine.setdefault(kinds[one.name], []).append(len(parameters))
-            used.setdefault(kinds[one.name], []).append(cut)
-            parameters.append(MovedParameter(name, one.name, numbers[key], one.own, casts.get(one.name)))
+                transfers.append(_transfer(whole, cut))
+            mine.setdefault(kinds[whole.name], []).append(len(parameters))
+            used.setdefault(kinds[whole.name], []).append(cut)
+            parameters.append(MovedParameter(name, whole.name, numbers[key], whole.own, output.casts.get(whole.name)))
         if not mine:
             mine, used = {None: []}, {None: []}
         lists.append(mine)
         groups.append({kind: groups_of(cuts_of, target.devices) for kind, cuts_of in used.items()})
     missing.update(dict.fromkeys(source.lost))
     plan = ReshardPlan(
-        root=root,
-        output=output,
-        form=form,
-        step=step,
-        run_id=run_id,
-        world_size=world_size,
+        root=origin.root,
+        output=output.path,
+        form=output.form,
+        step=origin.step,
+        run_id=origin.run_id,
+        world_size=origin.world_size,
         ranks=target.ranks,
         full=target.full and common is None,
         sources=source.slices,
@@ -133,18 +137,20 @@ def make_plan(
         disagreements=source.disagreements,
         left_out=tuple(left_out),
         common=common,
-        overlaps=tuple(overlap for listed in wanted for one in listed if one.known for overlap in one.overlaps),
+        overlaps=tuple(overlap for listed in wanted for whole in listed if whole.known for overlap in whole.overlaps),
     )
     if plan.full:
-        files = _full_files(plan, lists[0].get(None, []), shard_size, lacks=bool(lacking))
+        files = _full_files(plan, lists[0].get(None, []), output.shard_size, lacks=bool(lacking))
     else:
         files = [
             TargetFile(
                 rank=stage * target.devices + place,
                 target=(
-                    _name_of(pattern, stage * target.devices + place, step, prefix or "checkpoint", form)
+                    _name_of(output, stage * target.devices + place, origin.step)
                     if common is None
-                    else weights_path(common, prefix, part or "model", stage * target.devices + place, target.ranks)
+                    else weights_path(
+                        common, output.prefix, part or "model", stage * target.devices + place, target.ranks
+                    )
                 ),
                 parameters=tuple(mine),
                 place=place,
@@ -153,17 +159,17 @@ def make_plan(
                 lacks=stage in lacking,
                 kind=part,
             )
-            for stage, held in enumerate(lists)
-            for part, mine in sorted(held.items(), key=lambda one: one[0] or "")
+            for stage, kinds_of in enumerate(lists)
+            for part, mine in sorted(kinds_of.items(), key=lambda kind: kind[0] or "")
             for place in range(target.devices)
         ]
     twice = next((name for name, count in Counter(file.target for file in files).items() if count > 1), None)
     if twice is not None:
-        raise UsageError(f"pattern {pattern!r} gives several ranks one file, {twice}: put {{rank}} into it")
+        raise UsageError(f"pattern {output.pattern!r} gives several ranks one file, {twice}: put {{rank}} into it")
     plan = replace(plan, files=tuple(files))
     if not plan.complete:
         return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files))
-    return replace(plan, metadata=metadata_of(plan, prefix, target.source)) if common is not None else plan
+    return replace(plan, metadata=metadata_of(plan, output.prefix, target.source)) if common is not None else plan
 
 
 def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
@@ -172,25 +178,25 @@ def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
 
 def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[WholeParameter]], list[str]]:
     """Return the parameters of each stage of the target, in the order of the network, and those that no stage takes."""
-    found = list(source.parameters.values())
+    wholes = list(source.parameters.values())
     if target.full:
-        return [found], []
+        return [wholes], []
     _check_names(source, target, names)
     taken: list[set[str]] = [set() for _ in target.stages]
     for stage, layouts in enumerate(target.stages):
-        taken[stage].update(one.name for one in found if names[one.name] in layouts)
+        taken[stage].update(whole.name for whole in wholes if names[whole.name] in layouts)
     origins = [
-        {at for at, held in enumerate(source.stage_names) if any(names.get(name) in layouts for name in held)}
+        {at for at, names_of in enumerate(source.stage_names) if any(names.get(name) in layouts for name in names_of)}
         for layouts in target.stages
     ]
-    for one in found:
-        if (not one.cut or prod(one.shape) == 1) and not any(one.name in here for here in taken):
+    for whole in wholes:
+        if (not whole.cut or prod(whole.shape) == 1) and not any(whole.name in here for here in taken):
             for here, origin in zip(taken, origins, strict=True):
-                if origin & one.stages or one.stages >= source.alive or len(taken) == 1:
-                    here.add(one.name)
+                if origin & whole.stages or whole.stages >= source.alive or len(taken) == 1:
+                    here.add(whole.name)
     anywhere = set().union(*taken)
-    wanted = [[one for one in found if one.name in here] for here in taken]
-    return wanted, [one.name for one in found if one.name not in anywhere]
+    wanted = [[whole for whole in wholes if whole.name in here] for here in taken]
+    return wanted, [whole.name for whole in wholes if whole.name not in anywhere]
 
 
 def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> None:
@@ -212,15 +218,15 @@ def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> No
         )
 
 
-def _transfer(one: WholeParameter, cut: TargetCut) -> Transfer:
-    grid = Grid([region.box for region in one.regions])
+def _transfer(whole: WholeParameter, cut: TargetCut) -> Transfer:
+    grid = Grid([region.box for region in whole.regions])
     return Transfer(
-        dtype=one.dtype,
-        shape=one.shape,
-        item_size=one.item_size,
-        regions=one.regions,
+        dtype=whole.dtype,
+        shape=whole.shape,
+        item_size=whole.item_size,
+        regions=whole.regions,
         cells=cut.cells,
-        parts={cell: _part(box, grid, one.item_size) for cell, box in cut.boxes.items()},
+        parts={cell: _part(box, grid, whole.item_size) for cell, box in cut.boxes.items()},
     )
 
 
@@ -245,16 +251,16 @@ def _strategies(
 def _full_files(plan: ReshardPlan, numbers: Sequence[int], shard_size: int, *, lacks: bool) -> list[TargetFile]:
     """Deal the parameters of a full checkpoint out to files, in order."""
     shards: list[list[int]] = [[]]
-    held = 0
+    filled = 0
     for number in numbers:
-        one = plan.parameters[number]
-        transfer = plan.transfers[one.transfer]
-        size = prod(transfer.shape) * one.item_size(transfer)
-        if shard_size and shards[-1] and held + size > shard_size:
+        parameter = plan.parameters[number]
+        transfer = plan.transfers[parameter.transfer]
+        size = prod(transfer.shape) * parameter.item_size(transfer)
+        if shard_size and shards[-1] and filled + size > shard_size:
             shards.append([])
-            held = 0
+            filled = 0
         shards[-1].append(number)
-        held += size
+        filled += size
     return [
         TargetFile(
             rank=0, target=_full_name(index, len(shards), plan.form), parameters=tuple(shard), group=(0,), lacks=lacks
@@ -274,7 +280,7 @@ def pattern_like(file: SliceFile) -> str:
     return stem.removesuffix(ending) + "-{epoch}_{step}" if stem.endswith(ending) else _DEFAULT_PATTERN
 
 
-def _name_of(pattern: str, rank: int, step: Step, prefix: str, form: OutputFormat) -> str:
+def _name_of(output: Output, rank: int, step: Step) -> str:
     """Return the path of a rank's slice below the output; an iteration has epoch 0.
 
     Raises
@@ -283,14 +289,16 @@ def _name_of(pattern: str, rank: int, step: Step, prefix: str, form: OutputForma
         When the pattern has another format's ending.
     """
     epoch = 0 if step.is_iteration else step.epoch
+    prefix, path = output.prefix or "checkpoint", output.pattern
     fields = {"{rank}": str(rank), "{prefix}": prefix, "{epoch}": str(epoch), "{step}": str(step.step)}
-    path = pattern
     for field, value in fields.items():
         path = path.replace(field, value)
-    ending = ending_of(pattern)
-    if ending not in ("", f".{form}"):
-        raise UsageError(f"pattern {pattern!r} ends in {ending}, and slices are written as {form}: see --format")
-    return path if ending else f"{path}.{form}"
+    ending = ending_of(output.pattern)
+    if ending not in ("", f".{output.form}"):
+        raise UsageError(
+            f"pattern {output.pattern!r} ends in {ending}, and slices are written as {output.form}: see --format"
+        )
+    return path if ending else f"{path}.{output.form}"
 
 
 def _full_name(index: int, count: int, form: OutputFormat) -> str:
