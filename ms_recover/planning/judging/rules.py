@@ -18,8 +18,7 @@ from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_
 from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
 from ms_recover.planning.judging.structure import compare_structure, list_the_same
-from ms_recover.planning.tree.facts import Facts, SliceFacts
-from ms_recover.planning.tree.slice_facts import NAN_EVERYWHERE
+from ms_recover.planning.tree.facts import NAN_EVERYWHERE, Facts, SliceFacts
 
 _OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 NOTHING = Ruling()

@@ -13,9 +13,8 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.tree.lineage import Lineage, RunRecord, may_follow
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, age_of, may_follow, names_experiment
 from ms_recover.planning.tree.prefixes import NO_NAMES, Experiments
-from ms_recover.planning.tree.run_records import age_of, names_experiment
 
 _HOW = {"": "", "operator": "chosen", "start": "started last", "time": "written last"}
 

@@ -23,8 +23,7 @@ from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import find_cuts
-from ms_recover.planning.claims.metadata_contents import expected_files
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import expected_files, find_document_stages
 
 Group = tuple[int, ...]
 
