@@ -175,12 +175,9 @@ class Contested:
 
     def _cut_between(self, one: int, other: int) -> frozenset[str]:
         """Return the parameters of which two ranks of a stage hold different parts; none where all are different."""
-        stage, devices = self.stages.of(one), self.stages.devices
-        if stage != self.stages.of(other):
+        if self.stages.of(one) != self.stages.of(other):
             return frozenset()
-        cuts = self.stages.cuts.get(stage, ())
-        apart = (cut.names for cut in cuts if cut.parts[one % devices] != cut.parts[other % devices])
-        return frozenset().union(*apart)
+        return frozenset().union(*(cut.names for cut in self.stages.cuts_between(one, other)))
 
     def _stages_of(self, group: Group) -> frozenset[int]:
         return frozenset(self.stages.of(rank) for rank in group)

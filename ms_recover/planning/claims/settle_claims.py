@@ -192,7 +192,7 @@ def _contradictions(
         same = frozenset(alike[first])
         odd = next((rank for rank in group if rank not in same), None)
         if odd is not None:
-            parameter = _cut_between(stages, first, odd)
+            parameter = stages.cuts_between(first, odd)[0].layout.parameter
             found[group] = (
                 f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
@@ -200,14 +200,3 @@ def _contradictions(
             other = min(same.difference(group))
             found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
     return found
-
-
-def _cut_between(stages: Stages, one: int, other: int) -> str:
-    """Return a parameter of which two ranks hold different parts; of different stages all are different."""
-    cuts, devices = stages.cuts[stages.of(one)], stages.devices
-    differ = (
-        cut
-        for cut in cuts
-        if stages.of(other) != stages.of(one) or cut.parts[one % devices] != cut.parts[other % devices]
-    )
-    return next(differ).layout.parameter

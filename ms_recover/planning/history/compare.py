@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -91,10 +91,11 @@ def compare_moments(
             agreed[number] = moment.step
         steps.append(_step(moment, differ, expected - moment.own.keys(), compared))
     found = [_disagreement(one, kind) for one in courses.values() if not one.own]
-    found.sort(key=lambda one: (_place(steps, one.first), one.parameter, one.sides))
+    places = {one.step: place for place, one in enumerate(moments)}
+    found.sort(key=lambda one: (places[one.first], one.parameter, one.sides))
     return Compared(
         steps=tuple(steps),
-        disagreements=_with_suspects(found, steps),
+        disagreements=_with_suspects(found, places),
         own=_own_values([one for one in courses.values() if one.own]),
     )
 
@@ -174,10 +175,6 @@ def _step(moment: Moment, differ: set[str], missing: set[int], compared: int) ->
     )
 
 
-def _place(steps: Sequence[HistoryStep], step: Step) -> int:
-    return next(place for place, one in enumerate(steps) if one.step == step)
-
-
 def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     lost = _outvoted(course.sides)
     return Disagreement(
@@ -195,9 +192,8 @@ def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     )
 
 
-def _with_suspects(found: Sequence[Disagreement], steps: Sequence[HistoryStep]) -> tuple[Disagreement, ...]:
+def _with_suspects(found: Sequence[Disagreement], places: Mapping[Step, int]) -> tuple[Disagreement, ...]:
     """Name in each tie the ranks of the one side of which some were outvoted in other parameters by then."""
-    places = {one.step: place for place, one in enumerate(steps)}
     since: dict[int, int] = {}
     for one in found:
         for rank in one.outvoted:
@@ -207,7 +203,7 @@ def _with_suspects(found: Sequence[Disagreement], steps: Sequence[HistoryStep]) 
         if one.outvoted or not since:
             settled.append(one)
             continue
-        known = [[rank for rank in side if since.get(rank, len(steps)) <= places[one.first]] for side in one.sides]
+        known = [[rank for rank in side if since.get(rank, len(places)) <= places[one.first]] for side in one.sides]
         named = [ranks for ranks in known if ranks]
         settled.append(replace(one, suspects=tuple(named[0])) if len(named) == 1 else one)
     return tuple(settled)
@@ -221,12 +217,6 @@ def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
     for name, held in sorted(by_name.items()):
         first = held[0].first
         ranks = {rank for one in held for side in one.sides for rank in side}
-        found.append(
-            OwnValues(
-                parameter=name,
-                first=first,
-                ranks=tuple(sorted(ranks)),
-                recorded=any(one.recorded for one in held),
-            )
-        )
+        recorded = any(one.recorded for one in held)
+        found.append(OwnValues(parameter=name, first=first, ranks=tuple(sorted(ranks)), recorded=recorded))
     return tuple(found)

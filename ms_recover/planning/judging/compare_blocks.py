@@ -68,7 +68,7 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
-    by_file = _by_file(facts, by_rank)
+    by_file = find_blocks(by_rank, facts.stages, facts.groups)
     list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
         counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())]
@@ -101,7 +101,8 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
         if not is_uncommitted(facts, slice_)
     }
     refuted: dict[str, str] = {}
-    for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
+    by_file = find_blocks(by_rank, facts.stages, facts.groups) if len(by_rank) > 1 else {}
+    for path, blocks in by_file.items():
         counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())] if path else []
         agree, differ = _count_sides(counted)
         odd = min((slice_ for slice_, names in differ.items() if len(names) > agree[slice_]), default=None)
@@ -136,14 +137,6 @@ def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, lis
                     for ballot in side:
                         differ[ballot.path].append((other, name))
     return agree, differ
-
-
-def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
-    """Return the blocks of the ranks by the strategy file that claims them; those of rank lists under no name."""
-    by_file: dict[str, list[Block]] = defaultdict(list)
-    for block in find_blocks(ranks, facts.stages, facts.groups):
-        by_file[block.source if block.by_layout else ""].append(block)
-    return by_file
 
 
 def _all_proven(one: _Counted) -> bool:

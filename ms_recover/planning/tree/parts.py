@@ -45,7 +45,7 @@ class _Stated:
     groups : tuple of tuple of int
         The ranks that hold the same file.
     place : RankPath
-        Where the files lie.
+        Where the files lie in the directory of an iteration.
     """
 
     path: str
@@ -160,11 +160,7 @@ class _Claims:
         stated = self._known[key]
         if stated is None:
             return None
-        stated = _completed(stated, files)
-        ahead = f"{iteration.directory}/" if iteration.directory else ""
-        name = stated.place.parts[0].rpartition("/")[2]
-        place = replace(stated.place, parts=(f"{ahead}{name}", *stated.place.parts[1:]))
-        stated = replace(stated, path=iteration.metadata.path, place=place)
+        stated = replace(_completed(stated, files), path=iteration.metadata.path)
         return stated if agrees(stated.expected, files) else None
 
     def _stated(self, metadata: ShardMetadata, kind: WeightKind) -> _Stated | None:
@@ -345,7 +341,9 @@ def _part(
     for step, stated in held:
         files = by_part.get((step, kind), ())
         if stated is not None:
-            places[step] = _moved(stated.place, own[step].directory)
+            name, *rest = stated.place.parts
+            directory = own[step].directory
+            places[step] = replace(stated.place, parts=(f"{directory}/{name}" if directory else name, *rest))
         elif files:
             places[step] = files[0].place
     # Strategy files that the operator named go before what metadata states.
@@ -380,9 +378,3 @@ def _part(
         tracker=None,
         part=claims,
     )
-
-
-def _moved(place: RankPath, directory: str) -> RankPath:
-    """Return the place of files of the same names in the directory of another iteration."""
-    name = place.parts[0].rpartition("/")[2]
-    return replace(place, parts=(f"{directory}/{name}" if directory else name, *place.parts[1:]))
