@@ -25,21 +25,10 @@ _MOST_STEPS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Contested:
-    """Rank lists whose ranks hold different parts by the layouts, and what slices show of who is right.
-
-    Parameters
-    ----------
-    reasons : mapping of Group to str
-        The lists, each with the contradiction.
-    stages : Stages
-        The layouts.
-    slices : sequence of SliceFile
-        The slices that count.
-    contents : Contents
-        What was read of them.
-    """
+    """Rank lists whose ranks hold different parts by the layouts, and what slices show of who is right."""
 
     reasons: Mapping[Group, str]
+    """The lists, each with the contradiction."""
     stages: Stages
     slices: Sequence[SliceFile]
     contents: Contents

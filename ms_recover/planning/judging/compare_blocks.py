@@ -16,35 +16,26 @@ from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 @dataclass(frozen=True, kw_only=True)
 class BlockComparison:
-    """The result of comparing all blocks of a step.
-
-    Parameters
-    ----------
-    outvoted : mapping of str to Outvoted
-        Path of each slice that lost a vote, the parameters and the reason.
-    good : mapping of str to frozenset of str
-        Path of each outvoted slice to the parameters in it that may still be used: not outvoted, in a slice that agrees
-        with others in at least as many parameters as it is outvoted in.
-    disagreements : mapping of tuple of int to str
-        Ranks that should hold the same and differ, with nothing to settle who is right.
-    undecided : mapping of str to str
-        Path of each slice on a side of a disagreement, and the disagreement.
-    witnesses : mapping of str to int
-        Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
-        that is compared; 1 when some parameter was compared with nothing.
-    alone : frozenset of str
-        Paths of slices with some parameter that no other slice, copies and links included, holds the same.
-    tolerated : mapping of str to tuple of str
-        Path of a slice to parameters in which its replicas differ as they may.
-    """
+    """The result of comparing all blocks of a step."""
 
     outvoted: Mapping[str, Outvoted] = field(default_factory=dict)
+    """Path of each slice that lost a vote, the parameters and the reason."""
     good: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Path of each outvoted slice to the parameters in it that may still be used: not outvoted, in a slice that agrees
+    with others in at least as many parameters as it is outvoted in.
+    """
     disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)
+    """Ranks that should hold the same and differ, with nothing to settle who is right."""
     undecided: Mapping[str, str] = field(default_factory=dict)
+    """Path of each slice on a side of a disagreement, and the disagreement."""
     witnesses: Mapping[str, int] = field(default_factory=dict)
+    """Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
+    that is compared; 1 when some parameter was compared with nothing.
+    """
     alone: frozenset[str] = frozenset()
+    """Paths of slices with some parameter that no other slice, copies and links included, holds the same."""
     tolerated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path of a slice to parameters in which its replicas differ as they may."""
 
 
 @dataclass(frozen=True, kw_only=True)

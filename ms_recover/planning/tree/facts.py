@@ -52,53 +52,35 @@ NAN_EVERYWHERE = "every floating-point value is NaN"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SliceFacts:
-    """One slice and the evidence about it.
-
-    Parameters
-    ----------
-    file : SliceFile
-        The slice.
-    path : str
-        Path relative to the root.
-    listed : ParameterList
-        Its parameters; equal lists are mostly one object.
-    group : tuple of int
-        The ranks that hold the same slice by the rank lists or the operator's word, its own among them.
-    claimed : bool
-        The operator's word alone groups them.
-    digests : Digests or None
-        Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
-        slices, whose contents cannot be compared because each encryption draws its own initial value.
-    was_read : bool
-        The digests are those of the bytes on the disk.
-    manifest_problem : str or None
-        The mismatch of its manifest with its place, name and header, or of its header with what it must list.
-    content_problem : str or None
-        The mismatch of its contents with its manifest, or the reason why they could not be read.
-    failing : bool
-        The device failed to give it: its bytes need not be wrong.
-    expected : ParameterList or None
-        What it must list by metadata that most of the files agree with; None when nothing states it.
-    is_nan : bool
-        It was read, and every floating-point value in it is NaN.
-    seen_local : SeenLocal
-        The rank-local parameters of its run and group that manifests show, whether or not they record them.
-    """
+    """One slice and the evidence about it."""
 
     file: SliceFile
     path: str
     listed: ParameterList
+    """Its parameters; equal lists are mostly one object."""
     group: tuple[int, ...]
+    """The ranks that hold the same slice by the rank lists or the operator's word, its own among them."""
     claimed: bool = False
+    """The operator's word alone groups them."""
     digests: Digests | None
+    """Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
+    slices, whose contents cannot be compared because each encryption draws its own initial value.
+    """
     was_read: bool
+    """The digests are those of the bytes on the disk."""
     manifest_problem: str | None
+    """The mismatch of its manifest with its place, name and header, or of its header with what it must list."""
     content_problem: str | None
+    """The mismatch of its contents with its manifest, or the reason why they could not be read."""
     failing: bool = False
+    """The device failed to give it: its bytes need not be wrong."""
     expected: ParameterList | None = None
+    """What it must list by metadata that most of the files agree with; None when nothing states it."""
     state_problem: str | None = None
     is_nan: bool = False
+    """It was read, and every floating-point value in it is NaN."""
     seen_local: SeenLocal = NOTHING_SEEN
+    """The rank-local parameters of its run and group that manifests show, whether or not they record them."""
 
     @property
     def rank(self) -> int:
@@ -154,51 +136,7 @@ class SliceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a tree, before anything is judged.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    options : PlanOptions
-        The operator's decisions.
-    world : WorldSize
-        Number of ranks, and its ground.
-    groups : GroupMap
-        The ranks that hold the same slice by rank lists and the operator's word.
-    stages : Stages
-        Pipeline stages and the layouts of their parameters.
-    steps : mapping of Step to mapping of int to tuple of SliceFacts
-        The slices by step and rank, sorted by path.
-    times : mapping of Step to tuple of Saved
-        The times of the training at which the slices of each step were saved, the newest first.
-    saved : tuple of Saved
-        Those of all steps, the newest first.
-    ranks : frozenset of int
-        Ranks that have a slice or a list.
-    denied : mapping of int to Note
-        Ranks whose directory cannot be read for want of permission.
-    orphans : mapping of int and Step to sequence of OrphanManifest
-        The manifests whose slices are gone, by rank and step.
-    experiments : TakenExperiments
-        The experiments of which steps are considered.
-    older_runs : OlderRuns
-        Prefixes that the present run did not write.
-    named_run : NamedRun or None
-        The run that most ``meta.json`` of MindFormers name.
-    lineage : Lineage or None
-        The run that was started last, or was chosen, and those that it goes on from; None where nothing states it.
-    positions : Positions
-        The steps of the training that were trained when slices were saved, as far as anything states them.
-    tolerance : Tolerance
-        Parameters that may differ between replicas.
-    committing : frozenset of str
-        Prefixes of slices that training saved with manifests, so that one without is not committed.
-    notes : tuple of Note
-        Evidence that was not used.
-    trials : tuple of SliceFile
-        The slices that show whether rank lists or layouts are right, where these contradict each other.
-    """
+    """Facts about a tree, before anything is judged."""
 
     inventory: Inventory
     options: PlanOptions
@@ -206,20 +144,34 @@ class Facts:
     groups: GroupMap
     stages: Stages
     steps: Mapping[Step, Mapping[int, tuple[SliceFacts, ...]]]
+    """The slices by step and rank, sorted by path."""
     times: Mapping[Step, tuple[Saved, ...]]
+    """The times of the training at which the slices of each step were saved, the newest first."""
     saved: tuple[Saved, ...]
+    """Those of all steps, the newest first."""
     ranks: frozenset[int]
+    """Ranks that have a slice or a list."""
     denied: Mapping[int, Note]
+    """Ranks whose directory cannot be read for want of permission."""
     orphans: Mapping[tuple[int, Step], Sequence[OrphanManifest]]
+    """The manifests whose slices are gone, by rank and step."""
     experiments: TakenExperiments
+    """The experiments of which steps are considered."""
     older_runs: OlderRuns
+    """Prefixes that the present run did not write."""
     named_run: NamedRun | None
+    """The run that most ``meta.json`` of MindFormers name."""
     lineage: Lineage | None
+    """The run that was started last, or was chosen, and those that it goes on from; None where nothing states it."""
     positions: Positions
+    """The steps of the training that were trained when slices were saved, as far as anything states them."""
     tolerance: Tolerance
     committing: frozenset[str]
+    """Prefixes of slices that training saved with manifests, so that one without is not committed."""
     notes: tuple[Note, ...] = ()
+    """Evidence that was not used."""
     trials: tuple[SliceFile, ...] = ()
+    """The slices that show whether rank lists or layouts are right, where these contradict each other."""
 
     @property
     def lost(self) -> frozenset[int]:

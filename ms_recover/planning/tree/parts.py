@@ -30,30 +30,18 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stated:
-    """What one metadata states of one part.
-
-    Parameters
-    ----------
-    path : str
-        The metadata.
-    world_size : int
-        The number of ranks.
-    expected : mapping of int to ParameterList
-        The parameters of each rank's file.
-    strategies : tuple of tuple of int and Strategy
-        The first rank and the layouts of each pipeline stage.
-    groups : tuple of tuple of int
-        The ranks that hold the same file.
-    place : RankPath
-        Where the files lie in the directory of an iteration.
-    """
+    """What one metadata states of one part."""
 
     path: str
     world_size: int
     expected: Mapping[int, ParameterList]
+    """The parameters of each rank's file."""
     strategies: tuple[tuple[int, Strategy], ...]
+    """The first rank and the layouts of each pipeline stage."""
     groups: tuple[Group, ...]
+    """The ranks that hold the same file."""
     place: RankPath
+    """Where the files lie in the directory of an iteration."""
 
     @property
     def key(self) -> object:
