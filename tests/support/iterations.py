@@ -32,7 +32,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
 from ms_recover.planning.claims.metadata import find_document_stages
-from ms_recover.planning.claims.metadata_from_layouts import saved_layout
+from ms_recover.planning.claims.rebuild import saved_layout
 
 HIDDEN = 16
 ADAM = ("adam_m.", "adam_v.")

@@ -15,7 +15,8 @@ from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.layouts import NOT_SHARDED
-from ms_recover.planning.judging.structure import StructureFindings, is_misread
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 Names = frozenset[str]
@@ -26,7 +27,7 @@ _STATE = re.compile(r"(?:moments?\d?|adam_[mv]|lamb_[mv]|exp_avg\w*)\.(.+)\Z")
 """Names of optimizer states that nothing but the optimizers of MindSpore have, and the weight."""
 
 
-def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+def find_dealt(compared: Comparison) -> Comparison:
     """Add the steps at which parameters were dealt out, or may have been, to those that replicas show.
 
     It shows in the metadata of safetensors files, in manifests and other steps of ranks without a slice, in other steps
@@ -34,8 +35,9 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
     lack. Two replicas that list the same prove the contrary. Where only all states of the optimizer are lacking, it is
     in doubt: a checkpoint of weights alone looks the same.
     """
+    facts, structure = compared.facts, compared.structure
     if facts.kind is not None:  # documents state the list of each file
-        return structure
+        return compared
     dealt = dict(structure.deduplicated)
     shown = frozenset(dealt)
     layouts = facts.stages.layouts
@@ -63,7 +65,7 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
             dealt[step] = why
         elif (doubt := _doubt(facts, lists)) is not None:
             doubtful[step] = doubt
-    return replace(structure, deduplicated=dealt, doubtful=doubtful)
+    return replace(compared, structure=replace(structure, deduplicated=dealt, doubtful=doubtful))
 
 
 def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -227,11 +229,12 @@ def _doubt(facts: Facts, lists: _ByStage) -> str | None:
     return None
 
 
-def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+def forgive_dealt(compared: Comparison) -> Comparison:
     """Return the findings without damage to slices of which all that they lack lies with ranks that hold the same.
 
     Slices that listed something else at another step stay damaged, and so do those without layouts.
     """
+    facts, structure = compared.facts, compared.structure
     forgiven: set[str] = set()
     for step in structure.deduplicated:
         by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
@@ -245,9 +248,8 @@ def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindin
             while cut and (less := [slice_ for slice_ in cut if _has_all(facts, slice_, [*whole, *cut])]) != cut:
                 cut = less  # one that is damaged may be what another one needs
             forgiven.update(slice_.path for slice_ in cut)
-    if not forgiven:
-        return structure
-    return replace(structure, damaged={path: why for path, why in structure.damaged.items() if path not in forgiven})
+    damaged = {path: why for path, why in structure.damaged.items() if path not in forgiven}
+    return replace(compared, structure=replace(structure, damaged=damaged))
 
 
 def _has_all(facts: Facts, slice_: SliceFacts, slices: Sequence[SliceFacts]) -> bool:

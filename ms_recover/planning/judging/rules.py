@@ -141,14 +141,6 @@ def _doubles(case: Case) -> Ruling:
     return Ruling(slices=judged)
 
 
-def _find_dealt(compared: Comparison) -> Comparison:
-    return replace(compared, structure=find_dealt(compared.facts, compared.structure))
-
-
-def _forgive_dealt(compared: Comparison) -> Comparison:
-    return replace(compared, structure=forgive_dealt(compared.facts, compared.structure))
-
-
 def _dealt_out(case: Case) -> Ruling:
     if case.step not in case.compared.structure.deduplicated:
         return NOTHING
@@ -321,12 +313,12 @@ RULES: Sequence[Rule] = (
         "dealt out",
         "remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
         _dealt_out,
-        compare=_find_dealt,
+        compare=find_dealt,
     ),
     Rule(
         "dealt not cut",
         "All that a slice lacks beside its replicas lies with them, so it was dealt out and is not damaged.",
-        compare=_forgive_dealt,
+        compare=forgive_dealt,
     ),
     Rule(
         "conflicting lists",

@@ -346,7 +346,7 @@ def find_lineage(
     if chosen is not None and not by_run:
         experiments = (chosen,)
     own = [one for one in records if one.is_of(experiments)] if experiments and not by_run else records
-    last = choose_run(records, chosen) if chosen is not None and by_run else _started_last(own)
+    last = choose_run(records, chosen) if chosen is not None and by_run else started_last(own)
     if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(one, last) for one in own)):
         return None
     members = [Member(last.run_id, last.started)]
@@ -426,7 +426,8 @@ def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
     return Step((before - 1) // epoch_steps + 1, (before - 1) % epoch_steps + 1) if before > 0 else None
 
 
-def _started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+def started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+    """Return the run that was started last of those that state it and have slices in place."""
     return max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
 
 
