@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ms_recover.errors import UsageError
-from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OwnValues, Stopped
+from ms_recover.model.history import History, HistoryRun, HistoryStep
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -111,9 +111,9 @@ def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
             by_step.setdefault(step.step, []).append(step)
     first = parts[0]
     steps = tuple(_join_steps(by_step[step]) for step in sorted(by_step))
-    disagreements: list[Disagreement] = [found for one in parts for found in one.disagreements]
-    own: list[OwnValues] = [found for one in parts for found in one.own]
-    stopped: list[Stopped] = [found for one in parts for found in one.stopped]
+    disagreements = [found for one in parts for found in one.disagreements]
+    own = [found for one in parts for found in one.own]
+    stopped = [found for one in parts for found in one.stopped]
     places = {one.step: place for place, one in enumerate(steps)}
     changing = {found.parameter for found in stopped}
     return with_clean(
@@ -159,30 +159,22 @@ def _join_runs(runs: Sequence[HistoryRun]) -> tuple[HistoryRun, ...]:
 
 
 def _runs(facts: Facts) -> tuple[HistoryRun, ...]:
-    counted = [one.file for one in facts.counted]
-    records = find_run_records(counted, facts.inventory.set_aside)
+    records = find_run_records((one.file for one in facts.counted), facts.inventory.set_aside)
     return tuple(_run(facts, one) for one in records)
 
 
 def _run(facts: Facts, record: RunRecord) -> HistoryRun:
-    lineage = facts.lineage
-    member = None
-    if lineage is not None:
-        member = next(
-            (one for one in lineage.members if (one.run_id, one.started) == (record.run_id, record.started)), None
-        )
-    steps = [
-        one.file.step
-        for one in facts.counted
-        if one.file.manifest is not None and identity_of(one.file.manifest) == (record.run_id, record.started)
-    ]
+    run = (record.run_id, record.started)
+    members = facts.lineage.members if facts.lineage is not None else ()
+    member = next((one for one in members if (one.run_id, one.started) == run), None)
+    steps = [one.file.step for one in facts.counted if one.manifest is not None and identity_of(one.manifest) == run]
     return HistoryRun(
         run_id=record.run_id,
         started=record.started,
         resumed_from=record.resumed_from,
         first=min(steps, default=record.newest),
         last=record.newest,
-        followed=lineage is None or member is not None,
+        followed=facts.lineage is None or member is not None,
         until=member.until if member is not None else None,
     )
 

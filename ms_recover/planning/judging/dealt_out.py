@@ -99,7 +99,7 @@ def _compare_replicas(
     seen: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
     for slice_ in slices:
         listed, theirs = slice_.listed.names, trainable.get(facts.stages.of(slice_.rank))
-        if slice_.manifest is not None and slice_.manifest.recovered:
+        if slice_.recovered:
             continue
         replicas = seen[facts.stages.families.get(slice_.rank, facts.groups.of(slice_.rank))]
         other = replicas.setdefault(listed, slice_)

@@ -123,8 +123,7 @@ def count_witnesses(ballots: Iterable[SliceFacts]) -> int:
     paths = {ballot.path for ballot in seen.values()}
     count = 0
     for ballot in seen.values():
-        manifest = ballot.manifest
-        sources = manifest.provenance.sources if manifest is not None and manifest.provenance.recovered else ()
+        sources = ballot.manifest.provenance.sources if ballot.manifest is not None and ballot.recovered else ()
         count += not any(source.host is None and source.path in paths for source in sources)
     return max(count, 1) if seen else 0
 

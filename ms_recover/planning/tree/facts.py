@@ -121,6 +121,15 @@ class SliceFacts:
         return self.file.manifest is not None and self.file.manifest.provenance.kind == "saved"
 
     @property
+    def recovered(self) -> bool:
+        """Whether its manifest says that it was made from others: a copy is no witness for its source."""
+        return self.file.manifest is not None and self.file.manifest.recovered
+
+    def has_bytes_of(self, other: SliceFacts) -> bool:
+        """Whether it is known to hold the same bytes as another slice."""
+        return self.digests is not None and other.digests is not None and self.digests.file == other.digests.file
+
+    @property
     def rank_local(self) -> frozenset[str]:
         """The parameters that differed among the ranks of its group when it was saved, by proven manifests."""
         return self.recorded_local | self.seen_local.names
