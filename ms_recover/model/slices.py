@@ -38,7 +38,7 @@ class Parameter:
 
 
 class ParameterList(tuple[Parameter, ...]):
-    """The parameters of a slice in file order, a tuple that remembers its hash and the place of each name.
+    """The parameters of a slice in file order, a tuple that remembers its hash, its names and the place of each.
 
     Hashing hundreds of parameters takes as long as reading a header, and most slices of a tree list the same. Readers
     share one list among equal slices, so that looking a list up costs no comparison; lists that are equal and not
@@ -47,6 +47,7 @@ class ParameterList(tuple[Parameter, ...]):
 
     _hash: int
     _index: dict[str, int]
+    _names: frozenset[str]
 
     def __hash__(self) -> int:
         """Return the hash, computed once."""
@@ -68,6 +69,15 @@ class ParameterList(tuple[Parameter, ...]):
         except AttributeError:
             self._index = {parameter.name: place for place, parameter in enumerate(self)}
             return self._index
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names, in no order."""
+        try:
+            return self._names
+        except AttributeError:
+            self._names = frozenset(self.index)
+            return self._names
 
 
 @dataclass(frozen=True, slots=True)

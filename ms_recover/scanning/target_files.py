@@ -11,7 +11,7 @@ from ms_recover.formats.identify import identify
 from ms_recover.formats.shard_metadata import read_metadata
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import find_document_stages
 from ms_recover.planning.reshard.target import Target, target_of_files
 from ms_recover.scanning.naming import read_rank_directory, strategy_rank
 from ms_recover.scanning.strategy_files import StrategyReader

@@ -13,8 +13,7 @@ from typing import Any
 from ms_recover.errors import UsageError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.tree.lineage import RunRecord
-from ms_recover.planning.tree.run_records import names_experiment
+from ms_recover.planning.tree.lineage import RunRecord, names_experiment
 from ms_recover.training.arguments import texts
 from ms_recover.training.experiment import experiment_of, given_prefix
 from ms_recover.training.foreign_saves import checkpoint_callbacks

@@ -12,7 +12,7 @@ from ms_recover.errors import OlderStepError
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.claims.rebuild_metadata import only_kinds
+from ms_recover.planning.claims.rebuild import only_kinds
 from tests.support.iteration_trees import contents, unpack
 from tests.support.iterations import Job, make_metadata, write_job
 

@@ -15,8 +15,7 @@ from ms_recover.formats.common_info import decode_common, decode_tracker, encode
 from ms_recover.formats.shard_entries import parse_shard_id
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.planning.claims.layouts import cells_of, region_of
-from ms_recover.planning.claims.metadata_contents import expected_files
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import expected_files, find_document_stages
 from tests.support.examples import examples
 from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import parse

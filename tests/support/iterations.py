@@ -31,8 +31,8 @@ from ms_recover.model.shard_metadata import (
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
-from ms_recover.planning.claims.metadata_layouts import saved_layout
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import find_document_stages
+from ms_recover.planning.claims.rebuild import saved_layout
 
 HIDDEN = 16
 ADAM = ("adam_m.", "adam_v.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -60,14 +60,12 @@ def same_by_axes(axes: Axes, order: Sequence[str], shards: int, world_size: int)
     places = _places(axes, order, world_size)
     experts = axes.size("ep") > 1
     apart = ("tp", "pp", "ep", "cp") if experts else ("tp", "pp")
-    keys: list[list[Hashable]] = [[tuple(place[axis] for axis in apart)] for place in places]
-    if shards not in (0, 1):
-        for kind in (("tp", "pp"), apart, ("pp",)):
-            for rank, place in enumerate(_shard_places(places, kind, shards)):
-                keys[rank].append(place)
-        if experts and axes.size("cp") > 1:
-            keys = [[rank] for rank in range(world_size)]
-    return _alike(keys)
+    if shards in (0, 1):
+        return _alike(_cells(places, apart))
+    if experts and axes.size("cp") > 1:
+        return _alike(range(world_size))
+    of_kinds = (_shard_places(places, kind, shards) for kind in (("tp", "pp"), apart, ("pp",)))
+    return _alike(zip(_cells(places, apart), *of_kinds, strict=True))
 
 
 def kinds_by_axes(
@@ -87,21 +85,20 @@ def kinds_by_axes(
         del cut["experts"]
     if axes.size("tp") == 1:
         del cut["weights that are not cut"]
-    kinds = {}
+    found = {}
     for name, kind in cut.items():
-        keys: list[list[Hashable]] = [[tuple(place[axis] for axis in kind)] for place in places]
-        kinds[name] = _alike(keys)
+        cells = _cells(places, kind)
+        found[name] = _alike(cells)
         if shards not in (0, 1):
-            for rank, place in enumerate(_shard_places(places, kind, shards)):
-                keys[rank].append(place)
-            kinds[f"optimizer states of {name}"] = _alike(keys)
-    return kinds
+            sharded = zip(cells, _shard_places(places, kind, shards), strict=True)
+            found[f"optimizer states of {name}"] = _alike(sharded)
+    return found
 
 
 def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tuple[int, ...], ...]:
     """Return the groups of ranks that differ in their tensor-parallel place only; arguments as for `same_by_axes`."""
     places = _places(axes, order, world_size)
-    return _alike([tuple((place | {"tp": 0}).values()) for place in places])
+    return _alike(tuple((place | {"tp": 0}).values()) for place in places)
 
 
 def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
@@ -125,19 +122,21 @@ def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
 
 def _shard_places(places: Sequence[_Place], kind: Sequence[str], shards: int) -> list[Hashable]:
     """Return for each rank which optimizer shard it holds of parameters that are cut over the axes of `kind`."""
-    replicas: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank, place in enumerate(places):
-        replicas[tuple(place[axis] for axis in kind)].append(rank)
-    numbers: list[Hashable] = [None] * len(places)
-    for ranks in replicas.values():
+    found: list[Hashable] = [None] * len(places)
+    for ranks in _alike(_cells(places, kind)):
         fits = shards > 0 and len(ranks) % shards == 0
         for position, rank in enumerate(ranks):
-            numbers[rank] = position % shards if fits else rank
-    return numbers
+            found[rank] = position % shards if fits else rank
+    return found
 
 
-def _alike(keys: Sequence[Sequence[Hashable]]) -> tuple[tuple[int, ...], ...]:
-    groups: dict[tuple[Hashable, ...], list[int]] = defaultdict(list)
+def _cells(places: Sequence[_Place], kind: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the places on some axes alone."""
+    return [tuple(place[axis] for axis in kind) for place in places]
+
+
+def _alike(keys: Iterable[Hashable]) -> tuple[tuple[int, ...], ...]:
+    groups: dict[Hashable, list[int]] = defaultdict(list)
     for rank, key in enumerate(keys):
-        groups[tuple(key)].append(rank)
+        groups[key].append(rank)
     return tuple(map(tuple, groups.values()))

@@ -9,9 +9,10 @@ rank lists for the others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ms_recover.model.grouped import grouped
 from ms_recover.planning.claims.groups import GroupMap
 from ms_recover.planning.claims.stages import Stages
 
@@ -33,26 +34,17 @@ class Block:
         return self.names is not None
 
 
-def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple[Block, ...]:
-    """Return the blocks of the ranks that have a slice of a step, those of layouts first."""
-    by_stage: dict[int, list[int]] = defaultdict(list)
-    by_group: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank in sorted(ranks):
-        by_stage[stages.of(rank)].append(rank)
-        by_group[groups.of(rank)].append(rank)
-    blocks = [block for stage, ranks in by_stage.items() for block in _blocks_of_stage(stage, ranks, stages)]
-    for group, members in by_group.items():
-        source = groups.sources.get(group[0], "")
-        blocks.append(Block(ranks=tuple(members), names=None, source=source))
-    return tuple(blocks)
-
-
-def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[Block]:
-    blocks = []
-    for cut in stages.cuts.get(stage, ()):
-        cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for rank in ranks:
-            cells[cut.parts[rank % stages.devices]].append(rank)
-        for holders in cells.values():
-            blocks.append(Block(ranks=tuple(holders), names=cut.names, source=stages.paths[stage]))
+def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> dict[str, list[Block]]:
+    """Return the blocks of ranks by the strategy file that claims them; those of rank lists under no name, the last."""
+    ranks = sorted(ranks)
+    blocks: dict[str, list[Block]] = defaultdict(list)
+    for stage, of_stage in grouped(ranks, stages.of).items():
+        for cut in stages.cuts.get(stage, ()):
+            cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for rank in of_stage:
+                cells[cut.parts[rank % stages.devices]].append(rank)
+            path = stages.paths[stage]
+            blocks[path] += (Block(ranks=tuple(held), names=cut.names, source=path) for held in cells.values())
+    for group, held in grouped(ranks, groups.of).items():
+        blocks[""].append(Block(ranks=tuple(held), names=None, source=groups.sources.get(group[0], "")))
     return blocks

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from ms_recover.file_names import COMMON_NAME, WeightKind, WeightsName, weights_name
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.claims.metadata_contents import ExpectedFile, expected_files
+from ms_recover.planning.claims.metadata import ExpectedFile, expected_files
 
 FindingKind = Literal[
     "file missing",

@@ -25,21 +25,10 @@ _MOST_STEPS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Contested:
-    """Rank lists whose ranks hold different parts by the layouts, and what slices show of who is right.
-
-    Parameters
-    ----------
-    reasons : mapping of Group to str
-        The lists, each with the contradiction.
-    stages : Stages
-        The layouts.
-    slices : sequence of SliceFile
-        The slices that count.
-    contents : Contents
-        What was read of them.
-    """
+    """Rank lists whose ranks hold different parts by the layouts, and what slices show of who is right."""
 
     reasons: Mapping[Group, str]
+    """The lists, each with the contradiction."""
     stages: Stages
     slices: Sequence[SliceFile]
     contents: Contents
@@ -175,12 +164,9 @@ class Contested:
 
     def _cut_between(self, one: int, other: int) -> frozenset[str]:
         """Return the parameters of which two ranks of a stage hold different parts; none where all are different."""
-        stage, devices = self.stages.of(one), self.stages.devices
-        if stage != self.stages.of(other):
+        if self.stages.of(one) != self.stages.of(other):
             return frozenset()
-        cuts = self.stages.cuts.get(stage, ())
-        apart = (cut.names for cut in cuts if cut.parts[one % devices] != cut.parts[other % devices])
-        return frozenset().union(*apart)
+        return frozenset().union(*(cut.names for cut in self.stages.cuts_between(one, other)))
 
     def _stages_of(self, group: Group) -> frozenset[int]:
         return frozenset(self.stages.of(rank) for rank in group)

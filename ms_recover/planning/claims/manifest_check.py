@@ -9,7 +9,7 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.groups import ascending
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.slices import ParameterList
+from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.tolerance import Tolerance
@@ -127,9 +127,8 @@ def check_header(file: SliceFile) -> str | None:
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"
     if manifest.parameters != file.parameters:
-        theirs = {parameter.name: parameter for parameter in manifest.parameters}
-        odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
-        return f"it does not list the parameters that its manifest lists: see {name_some(odd + list(theirs))}"
+        odd = _apart(file.parameters, manifest.parameters)
+        return f"it does not list the parameters that its manifest lists: see {odd}"
     return None
 
 
@@ -139,10 +138,15 @@ def check_listed(file: SliceFile, expected: ParameterList | None) -> str | None:
         return None
     if len(expected) == len(file.parameters) and set(expected) == set(file.parameters):
         return None
-    theirs = {parameter.name: parameter for parameter in expected}
-    odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
-    named = name_some(odd + list(theirs))
-    return f"it does not list the parameters that metadata.json states and most files list: see {named}"
+    odd = _apart(file.parameters, expected)
+    return f"it does not list the parameters that metadata.json states and most files list: see {odd}"
+
+
+def _apart(ours: Iterable[Parameter], theirs: Iterable[Parameter]) -> str:
+    """Return the names of parameters that two lists do not both have alike."""
+    left = {parameter.name: parameter for parameter in theirs}
+    odd = [parameter.name for parameter in ours if left.pop(parameter.name, None) != parameter]
+    return name_some(odd + list(left))
 
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:

@@ -119,7 +119,7 @@ def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) 
             continue
         if not manifest.recovered or manifest.provenance.evidence == "manifest":
             stated[file.rank].add(each_once(manifest.group))
-    reasons: dict[str, str] = {}
+    found: dict[str, str] = {}
     verdicts: dict[Group, str | None] = {}
     for listing in lists:
         ranks = listing.info.sorted_ranks if listing.info is not None else ()
@@ -134,8 +134,8 @@ def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) 
             )
         why = verdicts[ranks]
         if why is not None:
-            reasons[listing.path] = why
-    return reasons
+            found[listing.path] = why
+    return found
 
 
 def _outvoted(
@@ -183,7 +183,7 @@ def _contradictions(
     that they leave out may differ. Without slices it does not: a manifest that was written where no rank list was
     names its own rank only.
     """
-    reasons: dict[Group, str] = {}
+    found: dict[Group, str] = {}
     for group in dict.fromkeys(groups):
         if alike.keys().isdisjoint(group):
             continue
@@ -192,22 +192,11 @@ def _contradictions(
         same = frozenset(alike[first])
         odd = next((rank for rank in group if rank not in same), None)
         if odd is not None:
-            parameter = _cut_between(stages, first, odd)
-            reasons[group] = (
+            parameter = stages.cuts_between(first, odd)[0].layout.parameter
+            found[group] = (
                 f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
         elif slices and len(group) < len(same) and stages.names_all(stages.of(first), slices):
             other = min(same.difference(group))
-            reasons[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
-    return reasons
-
-
-def _cut_between(stages: Stages, one: int, other: int) -> str:
-    """Return a parameter of which two ranks hold different parts; of different stages all are different."""
-    cuts, devices = stages.cuts[stages.of(one)], stages.devices
-    differ = (
-        cut
-        for cut in cuts
-        if stages.of(other) != stages.of(one) or cut.parts[one % devices] != cut.parts[other % devices]
-    )
-    return next(differ).layout.parameter
+            found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
+    return found

@@ -57,6 +57,15 @@ class Stages:
         """The ways in which the parameters of each stage are cut."""
         return {stage: find_cuts(layouts, self.devices) for stage, layouts in self.layouts.items()}
 
+    def cuts_between(self, one: int, other: int) -> list[Cut]:
+        """Return the ways of cutting of the first rank's stage in which the second has another part.
+
+        Of another stage it is none of these parts, so that they are all.
+        """
+        cuts, devices = self.cuts.get(self.of(one), ()), self.devices
+        apart = self.of(one) != self.of(other)
+        return [cut for cut in cuts if apart or cut.parts[one % devices] != cut.parts[other % devices]]
+
     def alike(self, one: int, other: int) -> bool:
         """Whether two ranks hold the same part of every parameter that has a layout."""
         return one in self.families and self.families.get(other) == self.families[one]

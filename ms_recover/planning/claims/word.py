@@ -18,21 +18,14 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """What the operator says.
-
-    Parameters
-    ----------
-    groups : mapping of tuple of int to str
-        Ranks that hold the same slice, ascending, and the option that says so. No rank is in two.
-    complete : bool
-        Ranks of different groups hold different slices, and each rank is in a group.
-    limit : str
-        A clause for the operator, where the groups are only what is certain.
-    """
+    """What the operator says."""
 
     groups: Mapping[Group, str] = field(default_factory=dict)
+    """Ranks that hold the same slice, ascending, and the option that says so. No rank is in two."""
     complete: bool = False
+    """Ranks of different groups hold different slices, and each rank is in a group."""
     limit: str = ""
+    """A clause for the operator, where the groups are only what is certain."""
 
 
 NO_WORD = Word()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from ms_recover.file_names import WeightKind
+from ms_recover.model.grouped import grouped
 from ms_recover.model.history import Disagreement, HistoryStep, OwnValues
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
@@ -64,18 +65,18 @@ def compare_moments(
     for moment in moments:
         differ: set[str] = set()
         compared = 0
-        digests = {rank: (*witness.digests, None) for rank, witness in moment.own.items()}
+        digests = {rank: (*one.digests, None) for rank, one in moment.own.items()}
         for number, block in enumerate(shared):
-            witnesses = [moment.own[rank] for rank in block.ranks if rank in moment.own]
-            if len(witnesses) < 2:
+            held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
+            if len(held) < 2:
                 continue
             compared += 1
-            values = [columns[number].of(witness, digests[witness.rank]) for witness in witnesses]
+            values = [columns[number].of(one, digests[one.rank]) for one in held]
             if values.count(values[0]) < len(values):
                 for name, column in zip(block.names, zip(*values, strict=True), strict=False):
                     if column.count(column[0]) == len(column):
                         continue
-                    sides = _sides(witnesses, column)
+                    sides = _sides(held, column)
                     course = courses.get((number, name))
                     if course is None:
                         since, noticed = agreed.get(number), name in recorded[number]
@@ -90,12 +91,13 @@ def compare_moments(
                         differ.add(name)
             agreed[number] = moment.step
         steps.append(_step(moment, differ, expected - moment.own.keys(), compared))
-    odds = [_disagreement(course, kind) for course in courses.values() if not course.own]
-    odds.sort(key=lambda odd: (_place(steps, odd.first), odd.parameter, odd.sides))
+    found = [_disagreement(one, kind) for one in courses.values() if not one.own]
+    places = {one.step: place for place, one in enumerate(moments)}
+    found.sort(key=lambda one: (places[one.first], one.parameter, one.sides))
     return Compared(
         steps=tuple(steps),
-        disagreements=_with_suspects(odds, steps),
-        own=_own_values([course for course in courses.values() if course.own]),
+        disagreements=_with_suspects(found, places),
+        own=_own_values([one for one in courses.values() if one.own]),
     )
 
 
@@ -107,16 +109,16 @@ class _Columns:
         self._pick: dict[int, Callable[[Sequence[str | None]], tuple[str | None, ...]]] = {}
         self._lists: list[ParameterList] = []
 
-    def of(self, witness: Witness, digests: Sequence[str | None]) -> tuple[str | None, ...]:
+    def of(self, one: Witness, digests: Sequence[str | None]) -> tuple[str | None, ...]:
         """Return the digests of a block's parameters and None, of a slice's digests and None.
 
         Also for a parameter that the slice does not list it is None.
         """
-        pick = self._pick.get(id(witness.listed))
+        pick = self._pick.get(id(one.listed))
         if pick is None:
-            places = [witness.listed.index.get(name, -1) for name in self._names]
-            pick = self._pick[id(witness.listed)] = itemgetter(*places, -1)
-            self._lists.append(witness.listed)  # whose id is of no other one as long as it is kept
+            places = [one.listed.index.get(name, -1) for name in self._names]
+            pick = self._pick[id(one.listed)] = itemgetter(*places, -1)
+            self._lists.append(one.listed)  # whose id is of no other one as long as it is kept
         return pick(digests)
 
 
@@ -174,10 +176,6 @@ def _step(moment: Moment, differ: set[str], missing: set[int], compared: int) ->
     )
 
 
-def _place(steps: Sequence[HistoryStep], step: Step) -> int:
-    return next(place for place, one in enumerate(steps) if one.step == step)
-
-
 def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     lost = _outvoted(course.sides)
     return Disagreement(
@@ -195,38 +193,28 @@ def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     )
 
 
-def _with_suspects(odds: Sequence[Disagreement], steps: Sequence[HistoryStep]) -> tuple[Disagreement, ...]:
+def _with_suspects(found: Sequence[Disagreement], places: Mapping[Step, int]) -> tuple[Disagreement, ...]:
     """Name in each tie the ranks of the one side of which some were outvoted in other parameters by then."""
-    places = {step.step: place for place, step in enumerate(steps)}
     since: dict[int, int] = {}
-    for odd in odds:
-        for rank in odd.outvoted:
-            since[rank] = min(since.get(rank, places[odd.first]), places[odd.first])
+    for one in found:
+        for rank in one.outvoted:
+            since[rank] = min(since.get(rank, places[one.first]), places[one.first])
     settled = []
-    for odd in odds:
-        if odd.outvoted or not since:
-            settled.append(odd)
+    for one in found:
+        if one.outvoted or not since:
+            settled.append(one)
             continue
-        known = [[rank for rank in side if since.get(rank, len(steps)) <= places[odd.first]] for side in odd.sides]
+        known = [[rank for rank in side if since.get(rank, len(places)) <= places[one.first]] for side in one.sides]
         named = [ranks for ranks in known if ranks]
-        settled.append(replace(odd, suspects=tuple(named[0])) if len(named) == 1 else odd)
+        settled.append(replace(one, suspects=tuple(named[0])) if len(named) == 1 else one)
     return tuple(settled)
 
 
 def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
-    by_name: dict[str, list[_Course]] = defaultdict(list)
-    for course in courses:
-        by_name[course.name].append(course)
-    values = []
-    for name, courses_of in sorted(by_name.items()):
-        first = courses_of[0].first
-        ranks = {rank for course in courses_of for side in course.sides for rank in side}
-        values.append(
-            OwnValues(
-                parameter=name,
-                first=first,
-                ranks=tuple(sorted(ranks)),
-                recorded=any(course.recorded for course in courses_of),
-            )
-        )
-    return tuple(values)
+    found = []
+    for name, held in sorted(grouped(courses, lambda one: one.name).items()):
+        first = held[0].first
+        ranks = {rank for one in held for side in one.sides for rank in side}
+        recorded = any(one.recorded for one in held)
+        found.append(OwnValues(parameter=name, first=first, ranks=tuple(sorted(ranks)), recorded=recorded))
+    return tuple(found)

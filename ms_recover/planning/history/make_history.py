@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from ms_recover.errors import UsageError
-from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OwnValues, Stopped
+from ms_recover.model.grouped import grouped
+from ms_recover.model.history import History, HistoryRun, HistoryStep
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -57,14 +58,14 @@ def make_tree_history(tree: TreeFacts) -> History:
 
 def with_clean(history: History) -> History:
     """Return a history with its last clean step, or the reason why there is none."""
-    clean = next((step.step for step in reversed(history.steps) if step.state == "clean"), None)
+    clean = next((one.step for one in reversed(history.steps) if one.state == "clean"), None)
     if clean is not None:
         return replace(history, clean=clean, clean_reason="")
     if not history.steps:
         why = "no step of the run has a slice or manifest"
-    elif not any(step.ranks for step in history.steps):
+    elif not any(one.ranks for one in history.steps):
         why = "no slice has a manifest, so that nothing states what it held when it was saved"
-    elif any(step.state == "disagreed" for step in history.steps):
+    elif any(one.state == "disagreed" for one in history.steps):
         why = "at no step did all ranks that hold the same agree"
     else:
         why = "no step has manifests of all ranks that hold the same, or no two ranks do"
@@ -73,17 +74,17 @@ def with_clean(history: History) -> History:
 
 def why_not_clean(history: History, step: Step) -> str | None:
     """Return why a step is passed over where only clean ones are wanted; None for a clean one."""
-    step_ = next((other for other in history.steps if other.step == step), None)
-    if step_ is None:
+    found = next((one for one in history.steps if one.step == step), None)
+    if found is None:
         return "not clean: no manifest of the run describes it"
-    if step_.state == "clean":
+    if found.state == "clean":
         return None
-    words = "not clean" if step_.state == "disagreed" else "not known to be clean"
-    since = next((case.first for case in history.disagreements if case.parameter in step_.parameters), None)
+    words = "not clean" if found.state == "disagreed" else "not known to be clean"
+    since = next((one.first for one in history.disagreements if one.parameter in found.parameters), None)
     first = f", first at step {since}" if since is not None and since != step else ""
-    odd = sorted({r for case in history.disagreements if case.parameter in step_.parameters for r in case.outvoted})
-    lost = f"; outvoted: rank {list_some(odd)}" if odd and step_.state == "disagreed" else ""
-    return f"{words}: {step_.reason}{first}{lost}"
+    odd = sorted({r for one in history.disagreements if one.parameter in found.parameters for r in one.outvoted})
+    lost = f"; outvoted: rank {list_some(odd)}" if odd and found.state == "disagreed" else ""
+    return f"{words}: {found.reason}{first}{lost}"
 
 
 def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[Step], str | None]:
@@ -105,43 +106,40 @@ def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[
 
 def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
     """Return the history of a tree of iterations from those of its parts: a step is as its worst part."""
-    by_step: dict[Step, list[HistoryStep]] = {}
-    for part in parts:
-        for step in part.steps:
-            by_step.setdefault(step.step, []).append(step)
+    by_step = grouped((step for one in parts for step in one.steps), lambda step: step.step)
     first = parts[0]
     steps = tuple(_join_steps(by_step[step]) for step in sorted(by_step))
-    disagreements: list[Disagreement] = [odd for part in parts for odd in part.disagreements]
-    own: list[OwnValues] = [values for part in parts for values in part.own]
-    stopped: list[Stopped] = [change for part in parts for change in part.stopped]
-    places = {step.step: place for place, step in enumerate(steps)}
-    changing = {change.parameter for change in stopped}
+    disagreements = [found for one in parts for found in one.disagreements]
+    own = [found for one in parts for found in one.own]
+    stopped = [found for one in parts for found in one.stopped]
+    places = {one.step: place for place, one in enumerate(steps)}
+    changing = {found.parameter for found in stopped}
     return with_clean(
         replace(
             first,
             root=inventory.root,
-            world_size=max(part.world_size for part in parts),
-            run_id=next((part.run_id for part in parts if part.run_id), None),
+            world_size=max(one.world_size for one in parts),
+            run_id=next((one.run_id for one in parts if one.run_id), None),
             steps=steps,
-            runs=_join_runs([run for part in parts for run in part.runs]),
-            disagreements=tuple(sorted(disagreements, key=lambda odd: (places[odd.first], odd.parameter))),
-            own=tuple(sorted(own, key=lambda values: values.parameter)),
-            stopped=tuple(sorted(stopped, key=lambda change: (places[change.since], change.parameter))),
-            frozen=tuple(sorted({name for part in parts for name in part.frozen} - changing)),
-            alone=tuple(sorted({rank for part in parts for rank in part.alone})),
-            notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+            runs=_join_runs([run for one in parts for run in one.runs]),
+            disagreements=tuple(sorted(disagreements, key=lambda one: (places[one.first], one.parameter))),
+            own=tuple(sorted(own, key=lambda one: one.parameter)),
+            stopped=tuple(sorted(stopped, key=lambda one: (places[one.since], one.parameter))),
+            frozen=tuple(sorted({name for one in parts for name in one.frozen} - changing)),
+            alone=tuple(sorted({rank for one in parts for rank in one.alone})),
+            notes=tuple(dict.fromkeys(note for one in parts for note in one.notes)),
         )
     )
 
 
 def _join_steps(steps: Sequence[HistoryStep]) -> HistoryStep:
-    worst = max(steps, key=lambda step: _WORST.index(step.state))
+    worst = max(steps, key=lambda one: _WORST.index(one.state))
     return replace(
         worst,
-        ranks=max(step.ranks for step in steps),
-        missing=tuple(sorted({rank for step in steps for rank in step.missing})),
-        parameters=tuple(sorted({name for step in steps for name in step.parameters})),
-        reason="; ".join(dict.fromkeys(step.reason for step in steps if step.reason)),
+        ranks=max(one.ranks for one in steps),
+        missing=tuple(sorted({rank for one in steps for rank in one.missing})),
+        parameters=tuple(sorted({name for one in steps for name in one.parameters})),
+        reason="; ".join(dict.fromkeys(one.reason for one in steps if one.reason)),
     )
 
 
@@ -159,30 +157,22 @@ def _join_runs(runs: Sequence[HistoryRun]) -> tuple[HistoryRun, ...]:
 
 
 def _runs(facts: Facts) -> tuple[HistoryRun, ...]:
-    counted = [one.file for one in facts.counted]
-    records = find_run_records(counted, facts.inventory.set_aside)
+    records = find_run_records((one.file for one in facts.counted), facts.inventory.set_aside)
     return tuple(_run(facts, one) for one in records)
 
 
 def _run(facts: Facts, record: RunRecord) -> HistoryRun:
-    lineage = facts.lineage
-    member = None
-    if lineage is not None:
-        member = next(
-            (own for own in lineage.members if (own.run_id, own.started) == (record.run_id, record.started)), None
-        )
-    steps = [
-        own.file.step
-        for own in facts.counted
-        if own.file.manifest is not None and identity_of(own.file.manifest) == (record.run_id, record.started)
-    ]
+    run = (record.run_id, record.started)
+    members = facts.lineage.members if facts.lineage is not None else ()
+    member = next((one for one in members if (one.run_id, one.started) == run), None)
+    steps = [one.file.step for one in facts.counted if one.manifest is not None and identity_of(one.manifest) == run]
     return HistoryRun(
         run_id=record.run_id,
         started=record.started,
         resumed_from=record.resumed_from,
         first=min(steps, default=record.newest),
         last=record.newest,
-        followed=lineage is None or member is not None,
+        followed=facts.lineage is None or member is not None,
         until=member.until if member is not None else None,
     )
 
@@ -190,11 +180,11 @@ def _run(facts: Facts, record: RunRecord) -> HistoryRun:
 def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ...]:
     """Return the ranks with some parameter that no other rank with values shares."""
     covered: dict[int, set[str]] = {}
-    ranks = {rank for moment in moments for rank in moment.own}
-    for group in shared:
-        if len(ranks.intersection(group.ranks)) > 1:
-            for rank in group.ranks:
-                covered.setdefault(rank, set()).update(group.names)
+    there = {rank for moment in moments for rank in moment.own}
+    for one in shared:
+        if len(there.intersection(one.ranks)) > 1:
+            for rank in one.ranks:
+                covered.setdefault(rank, set()).update(one.names)
     alone: set[int] = set()
     done: set[tuple[int, int]] = set()
     for moment in moments:

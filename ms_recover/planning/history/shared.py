@@ -35,14 +35,11 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
     for moment in moments:
         for rank, one in moment.own.items():
             lists[rank].update(one.listed.index) if not lists[rank].issuperset(one.listed.index) else None
-    blocks = find_blocks(lists, facts.stages, facts.groups)
     strategies: dict[int, set[str | None]] = defaultdict(set)
     for moment in moments:
         for rank, one in moment.own.items():
             strategies[rank].add(one.manifest.strategy_digest)
-    by_file: dict[str, list[Block]] = defaultdict(list)
-    for block in blocks:
-        by_file[block.source if block.by_layout else ""].append(block)
+    by_file = find_blocks(lists, facts.stages, facts.groups)
     grouped = by_file.pop("", [])
     found: list[Shared] = []
     notes: list[str] = []

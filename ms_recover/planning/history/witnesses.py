@@ -62,45 +62,22 @@ def find_moments(facts: Facts, tree: TreeFacts) -> tuple[Moment, ...]:
         if orphan.rank not in facts.lost and orphan.rank < facts.world.ranks and orphan.manifest is not None:
             orphans[orphan.step].append(orphan)
     shared: dict[ParameterList, ParameterList] = {}
-    places = _Places(facts)
-    moments: list[tuple[int, Moment]] = []
+    found: list[tuple[int, Moment]] = []
     for step in {*facts.inventory.steps, *orphans}:
-        order, moment = _moment(facts, step, orphans[step], shared, places)
+        order, moment = _moment(facts, step, orphans[step], shared)
         known = moment is not None and moment.witnesses and facts.lineage is not None  # they are of the lineage
         if not known and facts.counted_at(step) and why_of_another_run(tree, step) is not None:
             continue
         if moment is not None:
-            moments.append((order, moment))
-    return tuple(moment for _, moment in sorted(moments, key=lambda pair: (pair[0], pair[1].step)))
-
-
-class _Places:
-    """The places of runs in the lineage, each found once for a step."""
-
-    def __init__(self, facts: Facts) -> None:
-        self._lineage = facts.lineage
-        self._known: dict[tuple[str, int | None, Step], int | None] = {}
-
-    def of(self, manifest: Manifest, step: Step) -> int | None:
-        """Return the place of a slice of a step, 0 without a lineage, None when it has no part in it."""
-        if self._lineage is None:
-            return 0
-        key = *identity_of(manifest), step
-        if key not in self._known:
-            order = self._lineage.order_of(manifest, step)
-            self._known[key] = order[0] if order is not None else None
-        return self._known[key]
+            found.append((order, moment))
+    return tuple(moment for _, moment in sorted(found, key=lambda one: (one[0], one[1].step)))
 
 
 def _moment(
-    facts: Facts,
-    step: Step,
-    orphans: list[OrphanManifest],
-    shared: dict[ParameterList, ParameterList],
-    places: _Places,
+    facts: Facts, step: Step, orphans: list[OrphanManifest], shared: dict[ParameterList, ParameterList]
 ) -> tuple[int, Moment | None]:
     """Return the witnesses of a step, and the place of the last run that they are of."""
-    files: list[SliceFile | OrphanManifest] = [slice_.file for slice_ in facts.counted_at(step)]
+    files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
     files += orphans
     best = None if _is_one_run(files) else _best_run(facts, step, files)
     witnesses: dict[int, Witness] = {}
@@ -113,10 +90,10 @@ def _moment(
         if manifest is None:
             bare.add(file.rank)
             continue
-        order = places.of(manifest, step)
+        order = (0, step) if facts.lineage is None else facts.lineage.order_of(manifest, step)
         if order is None or file.rank in witnesses or not _fits(file, manifest):
             continue
-        orders.add(order)
+        orders.add(order[0])
         listed = file.parameters if isinstance(file, SliceFile) else ()
         if listed != manifest.parameters:
             listed = manifest.parameters
@@ -134,7 +111,7 @@ def _moment(
         )
     if not witnesses and not bare:
         return 0, None
-    run_id = next((witness.manifest.run_id for witness in witnesses.values()), "")
+    run_id = next((one.manifest.run_id for one in witnesses.values()), "")
     bare -= witnesses.keys()
     return max(orders), Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare)))
 

@@ -16,35 +16,26 @@ from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 @dataclass(frozen=True, kw_only=True)
 class BlockComparison:
-    """The result of comparing all blocks of a step.
-
-    Parameters
-    ----------
-    outvoted : mapping of str to Outvoted
-        Path of each slice that lost a vote, the parameters and the reason.
-    good : mapping of str to frozenset of str
-        Path of each outvoted slice to the parameters in it that may still be used: not outvoted, in a slice that agrees
-        with others in at least as many parameters as it is outvoted in.
-    disagreements : mapping of tuple of int to str
-        Ranks that should hold the same and differ, with nothing to settle who is right.
-    undecided : mapping of str to str
-        Path of each slice on a side of a disagreement, and the disagreement.
-    witnesses : mapping of str to int
-        Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
-        that is compared; 1 when some parameter was compared with nothing.
-    alone : frozenset of str
-        Paths of slices with some parameter that no other slice, copies and links included, holds the same.
-    tolerated : mapping of str to tuple of str
-        Path of a slice to parameters in which its replicas differ as they may.
-    """
+    """The result of comparing all blocks of a step."""
 
     outvoted: Mapping[str, Outvoted] = field(default_factory=dict)
+    """Path of each slice that lost a vote, the parameters and the reason."""
     good: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Path of each outvoted slice to the parameters in it that may still be used: not outvoted, in a slice that agrees
+    with others in at least as many parameters as it is outvoted in.
+    """
     disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)
+    """Ranks that should hold the same and differ, with nothing to settle who is right."""
     undecided: Mapping[str, str] = field(default_factory=dict)
+    """Path of each slice on a side of a disagreement, and the disagreement."""
     witnesses: Mapping[str, int] = field(default_factory=dict)
+    """Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
+    that is compared; 1 when some parameter was compared with nothing.
+    """
     alone: frozenset[str] = frozenset()
+    """Paths of slices with some parameter that no other slice, copies and links included, holds the same."""
     tolerated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path of a slice to parameters in which its replicas differ as they may."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +59,7 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
-    by_file = _by_file(facts, by_rank)
+    by_file = find_blocks(by_rank, facts.stages, facts.groups)
     list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
         counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())]
@@ -101,7 +92,8 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
         if not is_uncommitted(facts, slice_)
     }
     refuted: dict[str, str] = {}
-    for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
+    by_file = find_blocks(by_rank, facts.stages, facts.groups) if len(by_rank) > 1 else {}
+    for path, blocks in by_file.items():
         counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())] if path else []
         agree, differ = _count_sides(counted)
         odd = min((slice_ for slice_, names in differ.items() if len(names) > agree[slice_]), default=None)
@@ -136,14 +128,6 @@ def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, lis
                     for ballot in side:
                         differ[ballot.path].append((other, name))
     return agree, differ
-
-
-def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
-    """Return the blocks of the ranks by the strategy file that claims them; those of rank lists under no name."""
-    by_file: dict[str, list[Block]] = defaultdict(list)
-    for block in find_blocks(ranks, facts.stages, facts.groups):
-        by_file[block.source if block.by_layout else ""].append(block)
-    return by_file
 
 
 def _all_proven(one: _Counted) -> bool:

@@ -15,7 +15,8 @@ from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.layouts import NOT_SHARDED
-from ms_recover.planning.judging.structure import StructureFindings, is_misread
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.tree.facts import Facts, SliceFacts
 
 Names = frozenset[str]
@@ -26,7 +27,7 @@ _STATE = re.compile(r"(?:moments?\d?|adam_[mv]|lamb_[mv]|exp_avg\w*)\.(.+)\Z")
 """Names of optimizer states that nothing but the optimizers of MindSpore have, and the weight."""
 
 
-def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+def find_dealt(compared: Comparison) -> Comparison:
     """Add the steps at which parameters were dealt out, or may have been, to those that replicas show.
 
     It shows in the metadata of safetensors files, in manifests and other steps of ranks without a slice, in other steps
@@ -34,9 +35,10 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
     lack. Two replicas that list the same prove the contrary. Where only all states of the optimizer are lacking, it is
     in doubt: a checkpoint of weights alone looks the same.
     """
+    facts, structure = compared.facts, compared.structure
     if facts.kind is not None:  # documents state the list of each file
-        return structure
-    dealt, names = dict(structure.deduplicated), _NamesOf()
+        return compared
+    dealt = dict(structure.deduplicated)
     shown = frozenset(dealt)
     layouts = facts.stages.layouts
     trainable = {stage: frozenset[str]().union(*families(named).values()) for stage, named in layouts.items()}
@@ -47,23 +49,23 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
         ]
         if step in shown or not slices:
             continue
-        replicas = _Replicas(facts, slices, names, trainable)
-        if replicas.alike:
+        alike, unlike = _compare_replicas(facts, slices, trainable)
+        if alike:
             continue
         why = (
-            replicas.unlike
+            unlike
             or _by_metadata(slices)
-            or _by_lost(facts, step, slices, names)
-            or _by_other_steps(facts, shown, slices, names)
-            or _by_names(slices, names)
+            or _by_lost(facts, step, slices)
+            or _by_other_steps(facts, shown, slices)
+            or _by_names(slices)
         )
-        lists = {} if why is not None else _by_stage(facts, slices, names)
+        lists = {} if why is not None else _by_stage(facts, slices)
         why = why or _by_layouts(facts, lists)
         if why is not None:
             dealt[step] = why
         elif (doubt := _doubt(facts, lists)) is not None:
             doubtful[step] = doubt
-    return replace(structure, deduplicated=dealt, doubtful=doubtful)
+    return replace(compared, structure=replace(structure, deduplicated=dealt, doubtful=doubtful))
 
 
 def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -81,50 +83,31 @@ def families(layouts: Iterable[str]) -> dict[str, frozenset[str]]:
     return {kind: frozenset(names) for kind, names in by_kind.items()}
 
 
-class _NamesOf:
-    """The names that lists of parameters have, found once for each list."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Names] = {}
-
-    def of(self, one: SliceFacts) -> Names:
-        key = id(one.listed)
-        if key not in self._known:
-            self._known[key] = frozenset(one.listed.index)
-        return self._known[key]
-
-
 def _is_usable(one: SliceFacts) -> bool:
     return one.file.problem is None and one.file.encryption is None and one.manifest_problem is None
 
 
-class _Replicas:
-    """Slices that hold the same; a copy is no witness for its source.
+def _compare_replicas(
+    facts: Facts, slices: Sequence[SliceFacts], trainable: Mapping[int, Names]
+) -> tuple[bool, str | None]:
+    """Return whether two slices that hold the same list the same, and if none do, two that list different parameters.
 
-    Parameters
-    ----------
-    alike : bool
-        Two of them list the same, trainable parameters among it where layouts name these.
-    unlike : str or None
-        Two of them that list different parameters, neither the other's and more.
+    Those that list the same have trainable parameters where layouts name these; of those that do not neither lists the
+    other's and more. A copy is no witness for its source.
     """
-
-    def __init__(
-        self, facts: Facts, slices: Sequence[SliceFacts], names: _NamesOf, trainable: Mapping[int, Names]
-    ) -> None:
-        self.alike, self.unlike = False, None
-        seen: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
-        for slice_ in slices:
-            listed, theirs = names.of(slice_), trainable.get(facts.stages.of(slice_.rank))
-            if slice_.manifest is not None and slice_.manifest.recovered:
-                continue
-            replicas = seen[facts.stages.families.get(slice_.rank, facts.groups.of(slice_.rank))]
-            other = replicas.setdefault(listed, slice_)
-            if other.rank != slice_.rank and (not theirs or not theirs.isdisjoint(listed)):
-                self.alike = True
-                return
-            if len(replicas) > 1 and self.unlike is None:
-                self.unlike = _unlike(slice_, replicas.values())
+    unlike = None
+    seen: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
+    for slice_ in slices:
+        listed, theirs = slice_.listed.names, trainable.get(facts.stages.of(slice_.rank))
+        if slice_.recovered:
+            continue
+        replicas = seen[facts.stages.families.get(slice_.rank, facts.groups.of(slice_.rank))]
+        other = replicas.setdefault(listed, slice_)
+        if other.rank != slice_.rank and (not theirs or not theirs.isdisjoint(listed)):
+            return True, None
+        if len(replicas) > 1 and unlike is None:
+            unlike = _unlike(slice_, replicas.values())
+    return False, unlike
 
 
 def _unlike(slice_: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
@@ -143,25 +126,25 @@ def _by_metadata(held: Iterable[SliceFacts]) -> str | None:
     return None if one is None else f"{one.path} was saved with remove_redundancy=True, as its metadata says"
 
 
-def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts]) -> str | None:
     """Compare with what ranks without a slice had: by the manifest that is left, or by their slice of another step."""
     members: dict[tuple[int, ...], dict[Names, SliceFacts]] = defaultdict(dict)
     present = set[int]()
     for slice_ in slices:
-        members[slice_.group].setdefault(names.of(slice_), slice_)
+        members[slice_.group].setdefault(slice_.listed.names, slice_)
         present.add(slice_.rank)
     for group, lists in members.items():
         for rank in group:
             if rank in present or rank in facts.lost:
                 continue
-            for path, listed in _lists_of(facts, step, rank, names):
+            for path, listed in _lists_of(facts, step, rank):
                 slice_ = next(iter(lists.values()))
                 if listed not in lists and not any(listed < other or other < listed for other in lists):
                     return f"{path} and {slice_.path} should hold the same slice but list different parameters"
     return None
 
 
-def _lists_of(facts: Facts, step: Step, rank: int, names: _NamesOf) -> Iterator[tuple[str, Names]]:
+def _lists_of(facts: Facts, step: Step, rank: int) -> Iterator[tuple[str, Names]]:
     """Yield the lists in a rank's manifests of a step, and those of its slices of other steps without a replica."""
     described: list[SliceFile | OrphanManifest] = [item.file for item in facts.at(step, rank)]
     for stating in (*described, *facts.orphans.get((rank, step), ())):
@@ -169,25 +152,25 @@ def _lists_of(facts: Facts, step: Step, rank: int, names: _NamesOf) -> Iterator[
             yield f"the manifest of {stating.path}", frozenset(item.name for item in stating.manifest.parameters)
     for other in facts.steps:
         for item in facts.at(other, rank) if other != step else ():
-            peers = (facts.at(other, peer) for peer in item.group if peer != rank)
-            if _is_usable(item) and not any(names.of(peer) == names.of(item) for stating in peers for peer in stating):
-                yield item.path, names.of(item)
+            peers = (one for peer in item.group if peer != rank for one in facts.at(other, peer))
+            if _is_usable(item) and all(one.listed.names != item.listed.names for one in peers):
+                yield item.path, item.listed.names
 
 
-def _by_other_steps(facts: Facts, dealt: Collection[Step], slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_other_steps(facts: Facts, dealt: Collection[Step], slices: Iterable[SliceFacts]) -> str | None:
     """Look for a slice that lists what it listed at a step that was dealt out."""
     for slice_ in slices:
         for step in dealt:
             for other in facts.at(step, slice_.rank):
-                if other.file.prefix == slice_.file.prefix and names.of(other) == names.of(slice_):
+                if other.file.prefix == slice_.file.prefix and other.listed.names == slice_.listed.names:
                     return f"{slice_.path} lists what {other.path} lists, and that step was dealt out"
     return None
 
 
-def _by_names(slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
+def _by_names(slices: Iterable[SliceFacts]) -> str | None:
     """Look for slices which all have a state of the optimizer without its weight."""
     first: tuple[SliceFacts, str] | None = None
-    for listed, slice_ in {names.of(slice_): slice_ for slice_ in slices}.items():
+    for listed, slice_ in {slice_.listed.names: slice_ for slice_ in slices}.items():
         states = ((name, _STATE.match(name)) for name in slice_.listed.index)
         alone = next((name for name, state in states if state is not None and state[1] not in listed), None)
         if alone is None:
@@ -196,13 +179,13 @@ def _by_names(slices: Iterable[SliceFacts], names: _NamesOf) -> str | None:
     return None if first is None else f"{first[0].path} has {first[1]!r} without its weight"
 
 
-def _by_stage(facts: Facts, slices: Iterable[SliceFacts], names: _NamesOf) -> _ByStage:
+def _by_stage(facts: Facts, slices: Iterable[SliceFacts]) -> _ByStage:
     """Return the lists of each stage; not those without any parameter that layouts of the stage name."""
     by_stage: dict[int, dict[Names, SliceFacts]] = defaultdict(dict)
     for slice_ in slices if facts.stages.problem is None else ():
         layouts = facts.stages.layouts.get(facts.stages.of(slice_.rank))
-        if facts.stages.covers(slice_.file) and (layouts is None or not names.of(slice_).isdisjoint(layouts)):
-            by_stage[facts.stages.of(slice_.rank)].setdefault(names.of(slice_), slice_)
+        if facts.stages.covers(slice_.file) and (layouts is None or not slice_.listed.names.isdisjoint(layouts)):
+            by_stage[facts.stages.of(slice_.rank)].setdefault(slice_.listed.names, slice_)
     return by_stage
 
 
@@ -246,11 +229,12 @@ def _doubt(facts: Facts, lists: _ByStage) -> str | None:
     return None
 
 
-def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindings:
+def forgive_dealt(compared: Comparison) -> Comparison:
     """Return the findings without damage to slices of which all that they lack lies with ranks that hold the same.
 
     Slices that listed something else at another step stay damaged, and so do those without layouts.
     """
+    facts, structure = compared.facts, compared.structure
     forgiven: set[str] = set()
     for step in structure.deduplicated:
         by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
@@ -264,9 +248,8 @@ def forgive_dealt(facts: Facts, structure: StructureFindings) -> StructureFindin
             while cut and (less := [slice_ for slice_ in cut if _has_all(facts, slice_, [*whole, *cut])]) != cut:
                 cut = less  # one that is damaged may be what another one needs
             forgiven.update(slice_.path for slice_ in cut)
-    if not forgiven:
-        return structure
-    return replace(structure, damaged={path: why for path, why in structure.damaged.items() if path not in forgiven})
+    damaged = {path: why for path, why in structure.damaged.items() if path not in forgiven}
+    return replace(compared, structure=replace(structure, damaged=damaged))
 
 
 def _has_all(facts: Facts, slice_: SliceFacts, slices: Sequence[SliceFacts]) -> bool:

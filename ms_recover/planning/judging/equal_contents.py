@@ -201,7 +201,7 @@ def _comparable(facts: Facts) -> dict[Step, list[SliceFacts]]:
             if slice_.file.encryption is None
             and slice_.problem is None
             and run.why_foreign(slice_.file) is None
-            and not (slice_.manifest is not None and slice_.manifest.recovered)
+            and not slice_.recovered
         }
         if len(by_rank) > 1:
             comparable[step] = list(by_rank.values())

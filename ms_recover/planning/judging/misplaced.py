@@ -25,7 +25,7 @@ class _Holders:
     def add(self, one: SliceFacts) -> None:
         self.slices.append(one)
         self.sound += one.file.problem is None
-        self.recovered = self.recovered or (one.manifest is not None and one.manifest.recovered)
+        self.recovered = self.recovered or one.recovered
         if self.backed is None and _is_backed(one):
             self.backed = one
 

@@ -18,8 +18,7 @@ from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_
 from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
 from ms_recover.planning.judging.structure import compare_structure, list_the_same
-from ms_recover.planning.tree.facts import Facts, SliceFacts
-from ms_recover.planning.tree.slice_facts import NAN_EVERYWHERE
+from ms_recover.planning.tree.facts import NAN_EVERYWHERE, Facts, SliceFacts
 
 _OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 NOTHING = Ruling()
@@ -90,16 +89,14 @@ def proven_parameters(facts: Facts, slice_: SliceFacts) -> frozenset[str] | None
 def _replaced(case: Case) -> Ruling:
     if case.facts.options.newest:
         return NOTHING
-    recovered = {
-        slice_.rank: slice_ for slice_ in case.pending if slice_.manifest is not None and slice_.manifest.recovered
-    }
+    recovered = {slice_.rank: slice_ for slice_ in case.pending if slice_.recovered}
     judged = {}
     for slice_ in case.slices:
         beside = recovered.get(slice_.rank)
         earlier = case.judged.get(slice_.path)
         if beside is None or (earlier is not None and earlier.status == "foreign"):
             continue
-        if ending_of(slice_.path) != ending_of(beside.path) and not (slice_.manifest and slice_.manifest.recovered):
+        if ending_of(slice_.path) != ending_of(beside.path) and not slice_.recovered:
             reason = f"{beside.path} was recovered for it in the other format"
             judged[slice_.path] = Judgement(status="replaced", reason=reason)
     return Ruling(slices=judged)
@@ -140,14 +137,6 @@ def _doubles(case: Case) -> Ruling:
                 text += f", or one by its prefix with --run {' or --run '.join(prefixes)}"
             judged |= {slice_.path: Judgement(status="ambiguous", reason=text) for slice_ in left}
     return Ruling(slices=judged)
-
-
-def _find_dealt(compared: Comparison) -> Comparison:
-    return replace(compared, structure=find_dealt(compared.facts, compared.structure))
-
-
-def _forgive_dealt(compared: Comparison) -> Comparison:
-    return replace(compared, structure=forgive_dealt(compared.facts, compared.structure))
 
 
 def _dealt_out(case: Case) -> Ruling:
@@ -322,12 +311,12 @@ RULES: Sequence[Rule] = (
         "dealt out",
         "remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
         _dealt_out,
-        compare=_find_dealt,
+        compare=find_dealt,
     ),
     Rule(
         "dealt not cut",
         "All that a slice lacks beside its replicas lies with them, so it was dealt out and is not damaged.",
-        compare=_forgive_dealt,
+        compare=forgive_dealt,
     ),
     Rule(
         "conflicting lists",
@@ -365,8 +354,9 @@ RULES: Sequence[Rule] = (
 def saved_under(one: SliceFacts) -> tuple[str, str] | None:
     """Return the run and the strategy file a slice was saved under."""
     manifest = one.manifest
-    named = manifest is not None and manifest.strategy_digest is not None
-    return (manifest.run_id, manifest.strategy_digest or "") if named and manifest is not None else None
+    if manifest is None or manifest.strategy_digest is None:
+        return None
+    return manifest.run_id, manifest.strategy_digest
 
 
 def find_other_layouts(
@@ -392,15 +382,11 @@ def find_other_layouts(
 
 
 def _unlike_their_group(slices: Sequence[SliceFacts]) -> dict[str, str]:
-    named = {
-        slice_.path: (slice_.manifest, layout[1])
-        for slice_ in slices
-        if slice_.manifest and (layout := saved_under(slice_))
-    }
-    saved = [(path, digest) for path, (manifest, digest) in named.items() if not manifest.recovered]
+    named = {slice_: layout[1] for slice_ in slices if (layout := saved_under(slice_)) is not None}
+    saved = [(slice_.path, digest) for slice_, digest in named.items() if not slice_.recovered]
     count = Counter(digest for _, digest in saved)  # a copy is no witness for its source
     usual, most = max(count.items(), key=lambda item: item[1], default=("", 0))
     if 2 * most <= len(saved):
         return {}  # as many of one as of another: their contents decide
     first = next(path for path, digest in saved if digest == usual)
-    return {path: f"{_OTHER_LAYOUT} {first}" for path, (_, digest) in named.items() if digest != usual}
+    return {slice_.path: f"{_OTHER_LAYOUT} {first}" for slice_, digest in named.items() if digest != usual}

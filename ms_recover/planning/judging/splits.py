@@ -45,11 +45,7 @@ def _may_be_misplaced(one: SliceFacts, winners: Iterable[SliceFacts], losers: It
     """
     if not any(_is_unlike(one, other) for other in losers if other.group == one.group):
         return False
-    return any(_has_bytes_of(one, other) for other in winners if other.group != one.group)
-
-
-def _has_bytes_of(one: SliceFacts, other: SliceFacts) -> bool:
-    return one.digests is not None and other.digests is not None and one.digests.file == other.digests.file
+    return any(one.has_bytes_of(other) for other in winners if other.group != one.group)
 
 
 def is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:

@@ -117,12 +117,12 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     lists = _Lists(sound)
     if lists.are_equal:
         return StructureFindings()
-    originals = Counter(lists.of(slice_) for slice_ in sound if not _is_copy(slice_))
+    originals = Counter(lists.of(slice_) for slice_ in sound if not slice_.recovered)
     by_step: dict[Step, list[SliceFacts]] = defaultdict(list)
     by_run: dict[tuple[int, str], list[SliceFacts]] = defaultdict(list)
     for slice_ in sound:
         by_step[slice_.file.step].append(slice_)
-        if not _is_copy(slice_) or originals[lists.of(slice_)] > 1:  # a lone copy is no witness for its source
+        if not slice_.recovered or originals[lists.of(slice_)] > 1:  # a lone copy is no witness for its source
             by_run[slice_.rank, slice_.file.prefix].append(slice_)
     damaged: dict[str, str] = {}
     usual = _Usual.of(by_run, lists, stages)
@@ -143,10 +143,6 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
         conflicts |= findings.conflicts
         deduplicated |= findings.deduplicated
     return StructureFindings(damaged, conflicts, deduplicated)
-
-
-def _is_copy(one: SliceFacts) -> bool:
-    return one.manifest is not None and one.manifest.recovered
 
 
 def _without(slices: Iterable[SliceFacts], damaged: Collection[str]) -> list[SliceFacts]:
@@ -188,29 +184,28 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
         if len(alike) < 2 or len(new) != 1 or sum(slice_.group == new[0].group for slice_ in alike) > 1:
             continue
         [slice_] = new
-        foreign = all(stage(other.rank) != stage(slice_.rank) for other in alike if other is not slice_)
-        for other in by_run.get((slice_.rank, slice_.file.prefix), ()):
+        others = [other for other in alike if other is not slice_]
+        foreign = all(stage(other.rank) != stage(slice_.rank) for other in others)
+        copied = any(slice_.has_bytes_of(other) for other in others)
+        for other in _at_other_steps(slice_, by_run):
             usual = lists.of(other)
-            if other.file.step == slice_.file.step or _is_part(lists.names(other), lists.names(slice_)):
+            if _is_part(lists.names(other), lists.names(slice_)):
                 continue  # one of them was cut off, which shows nothing of the other
-            known = counted.of_group[slice_.group, usual] > 1 or (
-                usual in here and _has_bytes_of_another(slice_, alike)
-            )
+            known = counted.of_group[slice_.group, usual] > 1 or (usual in here and copied)
             if known or (foreign and counted.of_stages[usual] == {stage(slice_.rank)}):
                 damaged[slice_.path] = _unlike(slice_, other)
                 break
     return damaged
 
 
-def _has_bytes_of_another(one: SliceFacts, held: Iterable[SliceFacts]) -> bool:
-    mine = one.digests.file if one.digests is not None else None
-    others = (other.digests for other in held if other is not one)
-    return mine is not None and any(other is not None and other.file == mine for other in others)
+def _at_other_steps(one: SliceFacts, by_run: _History) -> list[SliceFacts]:
+    """Return the slices of other steps that a slice's rank saved under its prefix."""
+    return [other for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step]
 
 
 def _is_new(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
     """Whether a slice's rank has slices of other steps, and none of these has its list."""
-    others = [other for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step]
+    others = _at_other_steps(one, by_run)
     return bool(others) and all(lists.of(other) is not lists.of(one) for other in others)
 
 
@@ -228,9 +223,7 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
     here = Counter(map(lists.of, slices))
     for slice_ in slices:
         listed = lists.of(slice_)
-        others = [
-            other for other in by_run.get((slice_.rank, slice_.file.prefix), ()) if other.file.step != slice_.file.step
-        ]
+        others = _at_other_steps(slice_, by_run)
         history = Counter(map(lists.of, others))
         if history[listed]:
             continue
@@ -264,7 +257,7 @@ class _Before:
     def of(self, one: SliceFacts) -> Sequence[SliceFacts]:
         """Return the slices of a slice's rank, or one for each list of its group where the rank has no other."""
         own = self._by_run.get((one.rank, one.file.prefix), ())
-        if any(other.file.step != one.file.step for other in own):
+        if _at_other_steps(one, self._by_run):
             return own
         return list(self._of_group[one.group, one.file.prefix].values())
 
@@ -320,7 +313,7 @@ def _odd_members(
     for group, of_group in members.items():
         if len(set(map(lists.of, of_group))) < 2 or _differ_in_rank_local(of_group):
             continue
-        support = _support(step, of_group, total, by_run, lists, known_damaged)
+        support = _support(of_group, total, by_run, lists, known_damaged)
         fine = [slice_ for slice_ in of_group if support[lists.of(slice_)] > 0]
         odd = [
             slice_ for slice_ in of_group if fine and slice_ not in fine and is_misread(slice_.listed, fine[0].listed)
@@ -349,7 +342,6 @@ def _differ_in_rank_local(held: Sequence[SliceFacts]) -> bool:
 
 
 def _support(
-    step: Step,
     of_group: Sequence[SliceFacts],
     total: Counter[int],
     by_run: _History,
@@ -359,10 +351,7 @@ def _support(
     """Count who else has the list of a group's members: members, their other steps, and ranks outside the group."""
     inside = Counter(map(lists.named, of_group))
     others = [
-        other
-        for slice_ in of_group
-        for other in by_run.get((slice_.rank, slice_.file.prefix), ())
-        if other.file.step != step and other.path not in known_damaged
+        other for slice_ in of_group for other in _at_other_steps(slice_, by_run) if other.path not in known_damaged
     ]
     support = Counter(dict.fromkeys(map(lists.of, of_group), -1))
     support.update(map(lists.of, (*of_group, *others)))

@@ -22,28 +22,19 @@ class Outvoted:
 
 @dataclass(frozen=True, kw_only=True)
 class Vote:
-    """The outcome of a vote.
-
-    Parameters
-    ----------
-    odd : mapping of str to Outvoted
-        Path of each slice that was outvoted.
-    disagreement, disputed
-        The text and the parameters in which the sides differ, where nothing settles who is right.
-    tolerated : tuple of str
-        Parameters in which the members differ as they may.
-    agreeing : int
-        Independent witnesses on the winning side: links and copies of one slice are one.
-    winners : frozenset of str
-        Paths of the slices of the winning side; of all that voted where they agree.
-    """
+    """The outcome of a vote."""
 
     odd: Mapping[str, Outvoted] = field(default_factory=dict)
+    """Path of each slice that was outvoted."""
     disagreement: str | None = None
+    """The text, and in `disputed` the parameters in which the sides differ, where nothing settles who is right."""
     disputed: tuple[str, ...] = ()
     tolerated: tuple[str, ...] = ()
+    """Parameters in which the members differ as they may."""
     agreeing: int = 0
+    """Independent witnesses on the winning side: links and copies of one slice are one."""
     winners: frozenset[str] = frozenset()
+    """Paths of the slices of the winning side; of all that voted where they agree."""
 
 
 def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequence[str] | None = None) -> Vote:
@@ -132,8 +123,7 @@ def count_witnesses(ballots: Iterable[SliceFacts]) -> int:
     paths = {ballot.path for ballot in seen.values()}
     count = 0
     for ballot in seen.values():
-        manifest = ballot.manifest
-        sources = manifest.provenance.sources if manifest is not None and manifest.provenance.recovered else ()
+        sources = ballot.manifest.provenance.sources if ballot.manifest is not None and ballot.recovered else ()
         count += not any(source.host is None and source.path in paths for source in sources)
     return max(count, 1) if seen else 0
 

@@ -14,9 +14,7 @@ from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import Verification
 from ms_recover.planning.claims.compare_documents import ListedFile, compare_common, compare_files, compare_tracker
-from ms_recover.planning.claims.metadata_from_layouts import metadata_from_layouts
-from ms_recover.planning.claims.rebuild_common import rebuild_common
-from ms_recover.planning.claims.rebuild_metadata import rebuild_metadata
+from ms_recover.planning.claims.rebuild import metadata_from_layouts, rebuild_common, rebuild_metadata
 from ms_recover.planning.tree.parts import required_parts
 
 _ABOUT_FILES = ("file missing", "file damaged")

@@ -43,12 +43,11 @@ from ms_recover.planning.tree.candidates import (
     why_older,
     why_unhealthy_at,
 )
-from ms_recover.planning.tree.facts import Facts
+from ms_recover.planning.tree.facts import NAN_EVERYWHERE, Facts
 from ms_recover.planning.tree.positions import Saved
 from ms_recover.planning.tree.reruns import given_up_slices, later_reruns
 from ms_recover.planning.tree.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.tree.runs import Run, why_alone
-from ms_recover.planning.tree.slice_facts import NAN_EVERYWHERE
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation

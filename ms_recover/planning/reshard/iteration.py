@@ -14,9 +14,7 @@ from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
-from ms_recover.planning.claims.metadata_from_layouts import metadata_from_layouts
-from ms_recover.planning.claims.metadata_layouts import saved_layout
-from ms_recover.planning.claims.rebuild_common import MEMBERS, REQUIRED, rebuild_common
+from ms_recover.planning.claims.rebuild import MEMBERS, REQUIRED, metadata_from_layouts, rebuild_common, saved_layout
 from ms_recover.planning.reshard.source import Source
 from ms_recover.planning.supply.whole import WholeParameter
 

@@ -109,13 +109,11 @@ def saved_as(facts: Facts, step: Step, run: Run) -> Saved:
 def why_older(facts: Facts, step: Step, saved: Saved | None = None) -> str | None:
     """Return why the slices of a step, or those saved at one time, are not of the present run; else None."""
     files = facts.files_at(step, saved)
-    own = facts.experiments.own(files)
-    if facts.lineage is not None and files:
-        if facts.times_of(step)[0].generation:
-            return None
-        return facts.lineage.why_outside(own) if own else facts.experiments.why_other(files)
-    if files and not own:
+    own, inside = facts.experiments.own(files), facts.times_of(step)[0].generation > 0
+    if files and not own and not inside:
         return facts.experiments.why_other(files)
+    if facts.lineage is not None and files:
+        return None if inside else facts.lineage.why_outside(own)
     named = facts.named_run if facts.older_runs.chosen is None else None
     older = facts.older_runs.why_older(own)
     if older is not None or named is None:

@@ -13,9 +13,8 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.tree.lineage import Lineage, RunRecord, may_follow
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, may_follow, names_experiment, started_last
 from ms_recover.planning.tree.prefixes import NO_NAMES, Experiments
-from ms_recover.planning.tree.run_records import age_of, names_experiment
 
 _HOW = {"": "", "operator": "chosen", "start": "started last", "time": "written last"}
 
@@ -95,12 +94,9 @@ def take_experiments(
     choice to make. Where the options name a step, only experiments that have it count.
     """
     if options.run is not None:
-        is_one = names_experiment(records, options.run)
-        return (
-            TakenExperiments(taken=(options.run,), by="operator", names=names)
-            if is_one
-            else TakenExperiments(names=names)
-        )
+        if not names_experiment(records, options.run):
+            return TakenExperiments(names=names)
+        return TakenExperiments(taken=(options.run,), by="operator", names=names)
     if options.experiments:
         return TakenExperiments(taken=options.experiments, by="program", names=names)
     if all(one.base_prefix is None for one in records):
@@ -109,7 +105,7 @@ def take_experiments(
         having = {names.of(file) for file in files if file.step == options.step}
         records = [one for one in records if one.is_of(having)]
         files = [file for file in files if names.of(file) in having]
-    last = max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
+    last = started_last(records)
     if last is not None:
         later = [one for one in records if may_follow(one, last)]
         if not later or any(one.is_of(last.experiments) for one in later):

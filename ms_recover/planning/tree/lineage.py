@@ -1,26 +1,123 @@
-"""Lineage: the run that was started last, and the runs that it goes on from, each up to the step it was resumed from.
+"""Runs by their manifests: the names of runs, the one that is gone on with, and what a tree shows of that one.
 
 Manifests state when a run was started, and the step of another run that it was resumed from. So an abandoned run is not
-taken for the present one, however far it came.
+taken for the present one, however far it came: the lineage is the run that was started last, and the runs that it goes
+on from, each up to the step it was resumed from. Slices and rank lists of others than a chosen run do not count for its
+world.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
-from ms_recover.model.inventory import SetAside, SliceFile
-from ms_recover.model.manifest import Manifest
+from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.groups import each_once
+from ms_recover.model.inventory import GroupFile, Inventory, SetAside, SliceFile
+from ms_recover.model.manifest import Manifest, RunStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.tree.prefixes import NO_NAMES, Experiments, find_experiments, stated_base
-from ms_recover.planning.tree.run_records import RunRecord as RunRecord  # noqa: PLC0414 (a part of this interface)
-from ms_recover.planning.tree.run_records import age_of, choose_run, is_called, name_of, names_experiment
-from ms_recover.planning.tree.run_records import time_text as time_text  # noqa: PLC0414 (likewise)
+from ms_recover.planning.tree.prefixes import NO_NAMES, Experiments, base_of, find_experiments, stated_base
 
 RUN = "MS_RECOVER_RUN"
 """Environment variable by which a training is given the run to resume."""
+
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Facts about one run, from the manifests of its slices.
+
+    `started` is None for runs whose manifests do not state it. `begun` is the position of its first step where it began
+    within the training and no manifest names the run before: it was resumed by hand. `newest` is its newest step in
+    place, `aside` the newest of those that were set aside, None without one. `written` is when the last of its slices
+    was modified, `newest_written` when that of the newest step was, in nanoseconds since 1970. `prefixes` are those of
+    slices that no manifest gives a run's name: each names a run of its own. `base_prefix` is the experiment, which its
+    manifests state; `bases` are the others, where savers with several prefixes share the run, and where no manifest
+    states one those that the names of slices may stand for.
+    """
+
+    run_id: str
+    started: int | None = None
+    resumed_from: RunStep | None = None
+    begun: Step | None = None
+    newest: Step | None = None
+    aside: Step | None = None
+    written: int = 0
+    newest_written: int = 0
+    prefixes: tuple[str, ...] = ()
+    base_prefix: str | None = None
+    bases: tuple[str, ...] = ()
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The experiment that manifests state, or those that names stand for."""
+        return self.bases if self.base_prefix is None else (self.base_prefix, *self.bases)
+
+    def is_of(self, experiments: Collection[str]) -> bool:
+        """Whether it is of one of some experiments, as far as this is known."""
+        return not set(experiments).isdisjoint(self.experiments)
+
+    @property
+    def text(self) -> str:
+        """The run with the time of its start, for messages."""
+        name = f"run {self.run_id}" if self.run_id else "a run without a name"
+        return name if self.started is None else f"{name}, started {time_text(self.started)}"
+
+
+def names_experiment(records: Iterable[RunRecord], name: str) -> bool:
+    """Whether a name is that of an experiment of which manifests name runs, and not that of a run."""
+    named = [one for one in records if one.run_id]
+    return any(one.is_of((name,)) for one in named) and not any(is_called(one, name, named) for one in named)
+
+
+def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
+    """Return the run of a name; where manifests give none, the prefixes of slices stand for it, with or without ``_N``.
+
+    Raises
+    ------
+    UsageError
+        When there is none, or several.
+    """
+    found = [one for one in records if one.run_id and is_called(one, name, records)]
+    found = found or [one for one in records if not one.run_id and is_called(one, name, records)]
+    if len(found) == 1:
+        return found[0]
+    named = sorted((one for one in (found or records) if one.run_id), key=age_of, reverse=True)
+    steps = (max(step for step in (one.newest, one.aside) if step is not None) for one in named)
+    have = [f"{name_of(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True)]
+    nameless = [prefix for one in records if not one.run_id for prefix in one.prefixes]
+    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless if not found]
+    have += [f"{base} (an experiment)" for base in sorted({one.base_prefix or "" for one in named} - {""})]
+    listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
+    raise UsageError(f"there is {'no' if not found else 'more than one'} run {name!r} here; there is {listed}")
+
+
+def is_called(run: RunRecord, name: str, records: Iterable[RunRecord]) -> bool:
+    """Whether a run is meant by a name."""
+    if not run.run_id:
+        return name in run.prefixes or name in map(base_of, run.prefixes)
+    return name in (run.run_id, name_of(run, records), f"{run.run_id}@{run.started}")
+
+
+def name_of(run: RunRecord, runs: Iterable[RunRecord]) -> str:
+    """Return the name by which a run is chosen: its id, with its start where another has the same id."""
+    same = [one for one in runs if one.run_id == run.run_id]
+    return run.run_id if len(same) < 2 or run.started is None else f"{run.run_id}@{run.started}"
+
+
+def age_of(run: RunRecord) -> tuple[int, str]:
+    """Return what orders runs by their start."""
+    return -1 if run.started is None else run.started, run.run_id
+
+
+def time_text(milliseconds: int) -> str:
+    """Return a time in milliseconds since 1970 as UTC."""
+    return f"{datetime.fromtimestamp(milliseconds // 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +346,7 @@ def find_lineage(
     if chosen is not None and not by_run:
         experiments = (chosen,)
     own = [one for one in records if one.is_of(experiments)] if experiments and not by_run else records
-    last = choose_run(records, chosen) if chosen is not None and by_run else _started_last(own)
+    last = choose_run(records, chosen) if chosen is not None and by_run else started_last(own)
     if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(one, last) for one in own)):
         return None
     members = [Member(last.run_id, last.started)]
@@ -329,10 +426,90 @@ def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
     return Step((before - 1) // epoch_steps + 1, (before - 1) % epoch_steps + 1) if before > 0 else None
 
 
-def _started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+def started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+    """Return the run that was started last of those that state it and have slices in place."""
     return max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
 
 
 def may_follow(run: RunRecord, last: RunRecord) -> bool:
     """Whether a run that states no start may have gone on with the training of another one, by times."""
     return run.started is None and run.newest is not None and run.newest_written > last.written
+
+
+def inventory_of_run(inventory: Inventory, lineage: Lineage | None) -> Inventory:
+    """Return an inventory without the slices that manifests say are of other runs than a chosen one goes on from.
+
+    Ranks that have no others go with them, and beyond the world that the chosen run states. The whole inventory where
+    no run was chosen, or nothing of it is in place.
+    """
+    if lineage is None or not lineage.chosen:
+        return inventory
+    outside = {file.path for file in inventory.slices if file.manifest is not None and lineage.order(file) is None}
+    own = tuple(file for file in inventory.slices if file.path not in outside)
+    stated = [file.manifest for file in own if file.manifest is not None]
+    if not outside or not stated:
+        return inventory
+    gone = {file.rank for file in inventory.slices} - {file.rank for file in own}
+    size = max(one.world_size for one in stated)
+    ranks = tuple(rank for rank in inventory.ranks if rank not in gone and rank < size)
+    return replace(inventory, slices=own, ranks=ranks)
+
+
+def lists_of_others(inventory: Inventory, lists: Iterable[GroupFile], lineage: Lineage | None) -> dict[str, str]:
+    """Return the rank lists that other runs than a chosen one wrote, each path with the reason.
+
+    That is where slices of others lie, and the manifests of the chosen run, as training saved them, name other ranks
+    for the rank of the list, and always the same.
+    """
+    if lineage is None or not lineage.chosen:
+        return {}
+    named: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+    mixed: set[int] = set()
+    for file in inventory.slices:
+        one = file.manifest
+        if one is not None and lineage.order(file) is None:
+            mixed.add(file.rank)
+        elif one is not None and not one.recovered and len(one.group) > 1:
+            for rank in one.group:
+                named[rank].add(each_once(one.group))
+    found = {}
+    for listing in lists:
+        ranks = listing.info.sorted_ranks if listing.info is not None else None
+        groups = named.get(listing.rank, set()) if listing.rank is not None else set()
+        if listing.rank in mixed and ranks is not None and len(groups) == 1 and ranks not in groups:
+            found[listing.path] = (
+                f"another run wrote it: it names ranks {list(ranks)}, and the manifests of {lineage.last.text} name "
+                f"{list(next(iter(groups)))}"
+            )
+    return found
+
+
+@contextmanager
+def naming_sizes(inventory: Inventory) -> Iterator[None]:
+    """Where slices of several numbers of ranks lie in a tree, name the runs and their sizes in what is raised."""
+    try:
+        yield
+    except (ContradictionError, UsageError) as error:
+        text = text_of_sizes(inventory)
+        if text is None:
+            raise
+        raise type(error)(f"{error}. {text}") from error
+
+
+def text_of_sizes(inventory: Inventory) -> str | None:
+    """Return the runs of a tree with their numbers of ranks; None where all have the same."""
+    newest: dict[tuple[str, int | None, int], tuple[Step, Manifest]] = {}
+    manifests = [(one.step, one.manifest) for one in inventory.slices]
+    manifests += [(one.step, one.manifest) for one in inventory.set_aside]
+    for step, manifest in manifests:
+        if manifest is not None:
+            key = (*identity_of(manifest), manifest.world_size)
+            newest[key] = max(newest.get(key, (step, manifest)), (step, manifest), key=lambda one: one[0])
+    if len({size for *_, size in newest}) < 2:
+        return None
+    found = sorted(newest.items(), key=lambda one: (one[0][1] or 0, one[0]), reverse=True)
+    texts = (f"{record_of(one).text}, of {size} rank(s), up to step {step}" for (*_, size), (step, one) in found)
+    return (
+        f"Slices of different numbers of ranks lie here: {list_some(texts, separator='; ')}. run= (--run) chooses one "
+        "of these runs"
+    )

@@ -16,16 +16,7 @@ def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) 
     """Return what a scan finds after the files of some ranks are gone.
 
     Rank lists, strategy files and documents in the directory of a rank go with it. What lies elsewhere stays, as the
-    documents of iterations do.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The tree.
-    ranks : collection of int
-        The ranks that are lost.
-    world : int
-        Number of ranks.
+    documents of iterations do. `world` is the number of ranks.
     """
     owners, gone = owners_of(inventory, world), frozenset(ranks)
 

@@ -23,38 +23,25 @@ from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import find_cuts
-from ms_recover.planning.claims.metadata_contents import expected_files
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import expected_files, find_document_stages
 
 Group = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stated:
-    """What one metadata states of one part.
-
-    Parameters
-    ----------
-    path : str
-        The metadata.
-    world_size : int
-        The number of ranks.
-    expected : mapping of int to ParameterList
-        The parameters of each rank's file.
-    strategies : tuple of tuple of int and Strategy
-        The first rank and the layouts of each pipeline stage.
-    groups : tuple of tuple of int
-        The ranks that hold the same file.
-    place : RankPath
-        Where the files lie.
-    """
+    """What one metadata states of one part."""
 
     path: str
     world_size: int
     expected: Mapping[int, ParameterList]
+    """The parameters of each rank's file."""
     strategies: tuple[tuple[int, Strategy], ...]
+    """The first rank and the layouts of each pipeline stage."""
     groups: tuple[Group, ...]
+    """The ranks that hold the same file."""
     place: RankPath
+    """Where the files lie in the directory of an iteration."""
 
     @property
     def key(self) -> object:
@@ -161,11 +148,7 @@ class _Claims:
         stated = self._known[key]
         if stated is None:
             return None
-        stated = _completed(stated, files)
-        ahead = f"{iteration.directory}/" if iteration.directory else ""
-        name = stated.place.parts[0].rpartition("/")[2]
-        place = replace(stated.place, parts=(f"{ahead}{name}", *stated.place.parts[1:]))
-        stated = replace(stated, path=iteration.metadata.path, place=place)
+        stated = replace(_completed(stated, files), path=iteration.metadata.path)
         return stated if agrees(stated.expected, files) else None
 
     def _stated(self, metadata: ShardMetadata, kind: WeightKind) -> _Stated | None:
@@ -346,7 +329,9 @@ def _part(
     for step, stated in held:
         files = by_part.get((step, kind), ())
         if stated is not None:
-            places[step] = _moved(stated.place, own[step].directory)
+            name, *rest = stated.place.parts
+            directory = own[step].directory
+            places[step] = replace(stated.place, parts=(f"{directory}/{name}" if directory else name, *rest))
         elif files:
             places[step] = files[0].place
     # Strategy files that the operator named go before what metadata states.
@@ -381,9 +366,3 @@ def _part(
         tracker=None,
         part=claims,
     )
-
-
-def _moved(place: RankPath, directory: str) -> RankPath:
-    """Return the place of files of the same names in the directory of another iteration."""
-    name = place.parts[0].rpartition("/")[2]
-    return replace(place, parts=(f"{directory}/{name}" if directory else name, *place.parts[1:]))

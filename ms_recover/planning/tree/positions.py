@@ -128,27 +128,17 @@ def _scale(stated: Mapping[_Key, Counter[int]], restart: Iterable[str]) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """The slices of one name that were saved at one time of a training.
-
-    Parameters
-    ----------
-    step : Step
-        The name.
-    trained : int or None
-        Their position.
-    generation : int
-        The place of their run in the lineage, 0 without one.
-    rerun : int
-        The number behind their prefix.
-    paths : frozenset of str or None
-        Their paths, where others of the same name were saved at another time.
-    """
+    """The slices of one name that were saved at one time of a training."""
 
     step: Step
     trained: int | None = None
+    """Their position."""
     generation: int = 0
+    """The place of their run in the lineage, 0 without one."""
     rerun: int = 0
+    """The number behind their prefix."""
     paths: frozenset[str] | None = None
+    """Their paths, where others of the same name were saved at another time."""
 
 
 def find_times(

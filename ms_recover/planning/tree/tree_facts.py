@@ -102,15 +102,12 @@ class TreeFacts:
         best = max(claims, key=lambda one: one.world_size, default=None)
         return _NO_WORLD if best is None else WorldSize(ranks=best.world_size, source=best.source, rejected_lists={})
 
-    def at(self, step: Step, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
-        """Return the facts about the parts of a step, or those of some kinds; model files first."""
-        return self._of(step, kinds)
-
     def every(self) -> list[Facts]:
         """Return the facts about all parts that the step in the options leaves; newest first."""
-        return self._of(self.options.step)
+        return self.at(self.options.step)
 
-    def _of(self, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
+    def at(self, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
+        """Return the facts about the parts of a step, by default all, or those of some kinds; model files first."""
         return [
             self._facts(number)
             for number, claims in enumerate(part.part for part in self._parts)

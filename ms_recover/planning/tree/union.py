@@ -31,39 +31,26 @@ class Borrowed:
 
 @dataclass(frozen=True)
 class Union:
-    """The inventories of this node and of those that serve, as one.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        Of all nodes; paths are relative to the root of this node, or of the one that `holders` names.
-    holders : dict of str to int
-        Index of the served inventory that each slice comes from, by path; slices of this node are not in it.
-    replaced : dict of str to FileState
-        Damaged slices of this node that have a slice of the same name on another, by path.
-    failing : frozenset of str
-        Those of them that the device of this node fails to give, so that they need not be wrong.
-    away : frozenset of int
-        Ranks with files on other nodes and none here.
-    denied : dict of int to Note
-        Ranks whose directory on another node that node's server may not list.
-    borrowed : dict of str to Borrowed
-        Documents of iterations that only other nodes have, by path.
-    small : tuple of GroupFile, StrategyFile or MetaFile
-        Rank lists, strategy files and records of ranks' directories that only other nodes have.
-    lenders : dict of str to int
-        Index of the served inventory that each strategy file comes from, by path; those of this node are not in it.
-    """
+    """The inventories of this node and of those that serve, as one."""
 
     inventory: Inventory
+    """Of all nodes; paths are relative to the root of this node, or of the one that `holders` names."""
     holders: dict[str, int]
+    """Index of the served inventory that each slice comes from, by path; slices of this node are not in it."""
     replaced: dict[str, FileState]
+    """Damaged slices of this node that have a slice of the same name on another, by path."""
     away: frozenset[int]
+    """Ranks with files on other nodes and none here."""
     denied: dict[int, Note]
+    """Ranks whose directory on another node that node's server may not list."""
     borrowed: dict[str, Borrowed] = field(default_factory=dict)
+    """Documents of iterations that only other nodes have, by path."""
     small: tuple[_Small, ...] = ()
+    """Rank lists, strategy files and records of ranks' directories that only other nodes have."""
     failing: frozenset[str] = frozenset()
+    """Those of the damaged slices that the device of this node fails to give, so that they need not be wrong."""
     lenders: dict[str, int] = field(default_factory=dict)
+    """Index of the served inventory that each strategy file comes from, by path; those of this node are not in it."""
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
         """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""

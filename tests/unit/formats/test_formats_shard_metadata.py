@@ -12,7 +12,7 @@ from ms_recover.errors import FormatError
 from ms_recover.formats.shard_entries import parse_shard_id
 from ms_recover.formats.shard_metadata import MAX_SIZE, decode_metadata, encode_metadata
 from ms_recover.planning.claims.layouts import cells_of
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import find_document_stages
 from tests.support.iterations import Job, make_metadata
 from tests.support.metadata_damage import CONTRADICTIONS, NAME, WHOLE, entry, shard
 from tests.support.mindformers import TREES, metadata_text, parse

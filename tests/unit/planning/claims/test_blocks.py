@@ -18,24 +18,30 @@ def stages(*layouts, stage=0):
     return Stages(4, {stage: {one.parameter: one for one in layouts}}, {stage: "strategy.ckpt"})
 
 
+def blocks_of(ranks, told, groups):
+    return [block for blocks in find_blocks(ranks, told, groups).values() for block in blocks]
+
+
 def by_layout(ranks, told, groups=NO_LISTS):
-    found = find_blocks(ranks, told, groups)
+    found = blocks_of(ranks, told, groups)
     return {(block.ranks, tuple(sorted(block.names))) for block in found if block.by_layout}
 
 
 def by_list(ranks, told, groups):
-    return [block for block in find_blocks(ranks, told, groups) if not block.by_layout]
+    return [block for block in blocks_of(ranks, told, groups) if not block.by_layout]
 
 
 def test_without_layouts_each_rank_list_is_a_block_of_all_parameters():
-    assert find_blocks([3, 0, 1, 2], Stages(), PAIRS) == (
-        Block(ranks=(0, 2), names=None, source="ckpt_dir0/group_info.pb"),
-        Block(ranks=(1, 3), names=None, source="ckpt_dir1/group_info.pb"),
-    )
+    assert find_blocks([3, 0, 1, 2], Stages(), PAIRS) == {
+        "": [
+            Block(ranks=(0, 2), names=None, source="ckpt_dir0/group_info.pb"),
+            Block(ranks=(1, 3), names=None, source="ckpt_dir1/group_info.pb"),
+        ]
+    }
 
 
 def test_a_rank_that_no_list_names_is_a_block_by_itself():
-    (block,) = find_blocks([7], Stages(), PAIRS)
+    (block,) = blocks_of([7], Stages(), PAIRS)
     assert (block.ranks, block.source) == ((7,), "")
 
 
@@ -66,13 +72,20 @@ def test_no_block_holds_ranks_of_two_stages():
         {stage: f"strategy{stage}.ckpt" for stage in (0, 1)},
     )
     assert by_layout(range(4), told) == {((0, 1), ("w",)), ((2, 3), ("w",))}
-    sources = {block.ranks: block.source for block in find_blocks(range(4), told, NO_LISTS) if block.by_layout}
-    assert sources == {(0, 1): "strategy0.ckpt", (2, 3): "strategy1.ckpt"}
+    found = find_blocks(range(4), told, NO_LISTS)
+    assert {path: [block.ranks for block in found[path]] for path in found if path} == {
+        "strategy0.ckpt": [(0, 1)],
+        "strategy1.ckpt": [(2, 3)],
+    }
 
 
 def test_layouts_and_lists_are_used_together_layouts_first():
     found = find_blocks(range(4), stages(layout("w", 0)), PAIRS)
-    assert [block.by_layout for block in found] == [True, True, False, False]
+    assert {path: [block.by_layout for block in blocks] for path, blocks in found.items()} == {
+        "strategy.ckpt": [True, True],
+        "": [False, False],
+    }
+    assert list(found)[-1] == ""
 
 
 def test_a_stage_without_strategy_file_has_blocks_of_lists_only():

@@ -17,8 +17,7 @@ from ms_recover.planning.claims.compare_documents import (
     find_unlisted,
 )
 from ms_recover.planning.claims.layouts import cells_of, region_of
-from ms_recover.planning.claims.metadata_contents import expected_files
-from ms_recover.planning.claims.metadata_stages import find_document_stages
+from ms_recover.planning.claims.metadata import expected_files, find_document_stages
 from tests.support.iterations import rank_regions
 from tests.support.mindformers import TREES, listed_files, metadata_text, parse, truth
 

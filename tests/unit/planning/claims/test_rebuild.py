@@ -11,9 +11,7 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
 from ms_recover.model.strategy import Strategy
 from ms_recover.planning.claims.compare_documents import ListedFile
-from ms_recover.planning.claims.metadata_from_layouts import metadata_from_layouts
-from ms_recover.planning.claims.rebuild_common import MEMBERS, rebuild_common
-from ms_recover.planning.claims.rebuild_metadata import rebuild_metadata
+from ms_recover.planning.claims.rebuild import MEMBERS, metadata_from_layouts, rebuild_common, rebuild_metadata
 from tests.support.iterations import Job, listed, make_common, make_metadata, strategies
 from tests.support.mindformers import DATA, TREES, listed_files, metadata_text, parse
 
