@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ms_recover.model.grouped import grouped
 from ms_recover.planning.claims.groups import GroupMap
 from ms_recover.planning.claims.stages import Stages
 
@@ -35,19 +36,15 @@ class Block:
 
 def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> dict[str, list[Block]]:
     """Return the blocks of ranks by the strategy file that claims them; those of rank lists under no name, the last."""
-    by_stage: dict[int, list[int]] = defaultdict(list)
-    by_group: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank in sorted(ranks):
-        by_stage[stages.of(rank)].append(rank)
-        by_group[groups.of(rank)].append(rank)
+    ranks = sorted(ranks)
     blocks: dict[str, list[Block]] = defaultdict(list)
-    for stage, of_stage in by_stage.items():
+    for stage, of_stage in grouped(ranks, stages.of).items():
         for cut in stages.cuts.get(stage, ()):
             cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for rank in of_stage:
                 cells[cut.parts[rank % stages.devices]].append(rank)
             path = stages.paths[stage]
             blocks[path] += (Block(ranks=tuple(held), names=cut.names, source=path) for held in cells.values())
-    for group, held in by_group.items():
+    for group, held in grouped(ranks, groups.of).items():
         blocks[""].append(Block(ranks=tuple(held), names=None, source=groups.sources.get(group[0], "")))
     return blocks

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from ms_recover.file_names import WeightKind
+from ms_recover.model.grouped import grouped
 from ms_recover.model.history import Disagreement, HistoryStep, OwnValues
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
@@ -210,11 +211,8 @@ def _with_suspects(found: Sequence[Disagreement], places: Mapping[Step, int]) ->
 
 
 def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
-    by_name: dict[str, list[_Course]] = defaultdict(list)
-    for one in courses:
-        by_name[one.name].append(one)
     found = []
-    for name, held in sorted(by_name.items()):
+    for name, held in sorted(grouped(courses, lambda one: one.name).items()):
         first = held[0].first
         ranks = {rank for one in held for side in one.sides for rank in side}
         recorded = any(one.recorded for one in held)

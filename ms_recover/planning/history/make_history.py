@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ms_recover.errors import UsageError
+from ms_recover.model.grouped import grouped
 from ms_recover.model.history import History, HistoryRun, HistoryStep
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
@@ -105,10 +106,7 @@ def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[
 
 def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
     """Return the history of a tree of iterations from those of its parts: a step is as its worst part."""
-    by_step: dict[Step, list[HistoryStep]] = {}
-    for one in parts:
-        for step in one.steps:
-            by_step.setdefault(step.step, []).append(step)
+    by_step = grouped((step for one in parts for step in one.steps), lambda step: step.step)
     first = parts[0]
     steps = tuple(_join_steps(by_step[step]) for step in sorted(by_step))
     disagreements = [found for one in parts for found in one.disagreements]
