@@ -119,11 +119,10 @@ def compare_tracker(tracked: int | None, complete: Mapping[int, bool]) -> str:
     newest = max((iteration for iteration, whole in complete.items() if whole), default=None)
     if tracked is None:
         return "" if newest is None else f"it names no iteration, and the newest complete one is {newest}"
+    rest = "" if newest is None else f"; the newest complete one is {newest}"
     if tracked not in complete:
-        rest = "" if newest is None else f"; the newest complete one is {newest}"
         return f"it names iteration {tracked}, which is not there{rest}"
     if not complete[tracked]:
-        rest = "" if newest is None else f"; the newest complete one is {newest}"
         return f"it names iteration {tracked}, which is not complete{rest}"
     if newest is not None and newest > tracked:
         return f"it names iteration {tracked}, and iteration {newest} is complete"

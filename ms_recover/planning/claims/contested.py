@@ -10,6 +10,7 @@ from itertools import combinations
 from math import prod
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.grouped import grouped
 from ms_recover.model.groups import ascending
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
@@ -176,9 +177,7 @@ class Contested:
 
     def _classes(self, group: Group) -> list[Group]:
         """Return the ranks of a list that are the same by the layouts as well, if these name every parameter."""
-        cells: dict[tuple[int, Group], list[int]] = defaultdict(list)
-        for rank in group:
-            cells[self._class_of(rank)].append(rank)
+        cells = grouped(group, self._class_of)
         return [
             part
             for (stage, _), ranks in cells.items()

@@ -7,11 +7,11 @@ The rule was checked against MindSpore 2.10's compiler; its source is ``_get_ten
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ms_recover.model.grouped import grouped
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.claims.regions import Box
@@ -70,9 +70,7 @@ class Cut:
 
 def find_cuts(layouts: Mapping[str, Layout], devices: int) -> tuple[Cut, ...]:
     """Return the ways in which the parameters of a stage of so many ranks are cut: few, however many parameters."""
-    alike: dict[Layout, list[Layout]] = defaultdict(list)
-    for layout in layouts.values():
-        alike[cut_alike(layout)].append(layout)
+    alike = grouped(layouts.values(), cut_alike)
     return tuple(
         Cut(
             layout=members[-1],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ms_recover.file_names import WeightsName, weights_name
+from ms_recover.model.grouped import grouped
 from ms_recover.model.shard_metadata import NEVER_SAVED, SavedLayout, ShardMetadata, StoredShard
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.strategy import Layout, Strategy
@@ -32,10 +33,8 @@ def expected_files(metadata: ShardMetadata) -> Mapping[str, ExpectedFile]:
     Parameters that no metadata lists, above all ``global_step`` in ``opt`` files, are not among them: see
     `ms_recover.planning.claims.compare_documents.find_unlisted`.
     """
-    alike: dict[int, list[str]] = {}
-    for name in metadata.parameters:
-        if not name.startswith(NEVER_SAVED):
-            alike.setdefault(id(metadata.stored[name]), []).append(name)
+    saved = (name for name in metadata.parameters if not name.startswith(NEVER_SAVED))
+    alike = grouped(saved, lambda name: id(metadata.stored[name]))
     listed: dict[str, list[int]] = {file: [] for file in metadata.files}
     groups = list(alike.values())
     for number, names in enumerate(groups):

@@ -66,26 +66,25 @@ def rebuild_metadata(
         parameters of the optimizer are left out.
     """
     if other.unknown:
-        words = f"the metadata.json of iteration {iteration} has members that are not known: {', '.join(other.unknown)}"
-        return RebuiltMetadata(metadata=None, problem=words)
+        members = ", ".join(other.unknown)
+        return _refused(f"the metadata.json of iteration {iteration} has members that are not known: {members}")
     found = other if kinds is None else only_kinds(other, kinds)
     named = [name for name in map(weights_name, files) if name]
     prefixes = {name.prefix for name in named}
     if not named:
-        return RebuiltMetadata(metadata=None, problem="no file of the iteration is there that could prove its layouts")
+        return _refused("no file of the iteration is there that could prove its layouts")
     if len(prefixes) > 1:
         shown = ", ".join(sorted(map(repr, prefixes)))
-        return RebuiltMetadata(metadata=None, problem=f"the files have different prefixes: {shown}")
+        return _refused(f"the files have different prefixes: {shown}")
     found = _with_prefix(found, named[0].prefix)
     findings = compare_files(found, files)
     wrong = [one for one in findings if one.kind not in ("file missing", "file damaged")]
     if wrong:
         rest = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        words = f"the files are not as in iteration {iteration}: {wrong[0].file}: {wrong[0].words}{rest}"
-        return RebuiltMetadata(metadata=None, problem=words)
+        return _refused(f"the files are not as in iteration {iteration}: {wrong[0].file}: {wrong[0].words}{rest}")
     agreeing = len(found.files) - len({one.file for one in findings})
     if not agreeing:
-        return RebuiltMetadata(metadata=None, problem="no sound file of the iteration is there that could prove it")
+        return _refused("no sound file of the iteration is there that could prove it")
     source = f"the metadata.json of iteration {iteration}, with which {agreeing} of {len(found.files)} files agree"
     names = "the names of the files" if found is not other else source
     return RebuiltMetadata(
@@ -133,16 +132,9 @@ def metadata_from_layouts(
 
     Every sound file of a stage and kind must list the same parameters, and a layout must be known for each of them but
     ``global_step``: MindFormers leaves a parameter that metadata does not list at its initial value, without an error.
-    The text equals MindFormers' own but for ``accu_grads.*``, which are never read and are left out.
-
-    Parameters
-    ----------
-    stages
-        The strategy of each pipeline stage, by its first rank; all stages of the job.
-    source
-        Where the layouts come from, for messages.
-    files
-        The files of the iteration by name.
+    The text equals MindFormers' own but for ``accu_grads.*``, which are never read and are left out. `stages` has the
+    strategy of each pipeline stage of the job, by its first rank, and `files` the files of the iteration by name;
+    `source` is where the layouts come from, for messages.
     """
     present = {name: found for name in files if (found := weights_name(name))}
     named = {file: name for file, name in present.items() if not files[file].problem}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ms_recover.model.grouped import grouped
 from ms_recover.planning.claims.blocks import Block, find_blocks
 from ms_recover.planning.history.witnesses import Moment, Witness
 from ms_recover.planning.tree.facts import Facts
@@ -32,15 +33,14 @@ class Shared:
 def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
     """Return what ranks with values of their own share, and notes about strategy files that are not used."""
     lists: dict[int, set[str]] = defaultdict(set)
-    for moment in moments:
-        for rank, one in moment.own.items():
-            lists[rank].update(one.listed.index) if not lists[rank].issuperset(one.listed.index) else None
     strategies: dict[int, set[str | None]] = defaultdict(set)
     for moment in moments:
         for rank, one in moment.own.items():
             strategies[rank].add(one.manifest.strategy_digest)
+            if not lists[rank].issuperset(one.listed.index):
+                lists[rank].update(one.listed.index)
     by_file = find_blocks(lists, facts.stages, facts.groups)
-    grouped = by_file.pop("", [])
+    of_lists = by_file.pop("", [])
     found: list[Shared] = []
     notes: list[str] = []
     named: dict[int, set[str]] = defaultdict(set)
@@ -54,9 +54,9 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
             for rank in block.ranks:
                 named[rank] |= names & lists[rank]
             found += _by_names(block.ranks, names, lists, block.source)
-    groups = {rank: block.ranks for block in grouped for rank in block.ranks}
+    groups = {rank: block.ranks for block in of_lists for rank in block.ranks}
     equal = _equal_values(moments, lists, named, groups)
-    for block in grouped:
+    for block in of_lists:
         names = frozenset().union(*(lists[rank] for rank in block.ranks))
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         wider = {name for name in names - done for ranks in equal.get(name, ()) if set(ranks).issuperset(block.ranks)}
@@ -76,9 +76,7 @@ def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, s
     """Return what ranks share of some parameters: mostly one, more where not all list the same."""
     if all(lists[rank].issuperset(names) for rank in ranks):
         return [Shared(ranks=tuple(ranks), names=tuple(sorted(names)), source=source)]
-    by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for name in sorted(names):
-        by_ranks[tuple(rank for rank in ranks if name in lists[rank])].append(name)
+    by_ranks = grouped(sorted(names), lambda name: tuple(rank for rank in ranks if name in lists[rank]))
     return [Shared(ranks=ranks, names=tuple(listed), source=source) for ranks, listed in by_ranks.items()]
 
 

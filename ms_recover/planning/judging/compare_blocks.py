@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ms_recover.model.grouped import grouped
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.blocks import Block, find_blocks
@@ -190,10 +191,8 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
     cut although nothing states its layout.
     """
     counted = []
-    by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
-    for rank in sorted(by_rank):
-        by_stage[facts.stages.of(rank)].append(by_rank[rank])
-    for stage, ballots in by_stage.items():
+    slices = (by_rank[rank] for rank in sorted(by_rank))
+    for stage, ballots in grouped(slices, lambda one: facts.stages.of(one.rank)).items():
         layouts = facts.stages.layouts.get(stage)
         if layouts is None or not all(ballot.contents.parameters for ballot in ballots):
             continue

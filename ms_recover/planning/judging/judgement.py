@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
@@ -95,10 +95,7 @@ class Case:
 
     def by_group(self) -> dict[tuple[int, ...], list[SliceFacts]]:
         """Return the pending slices by the rank list they belong to."""
-        groups: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-        for one in self.pending:
-            groups[one.group].append(one)
-        return groups
+        return grouped(self.pending, lambda one: one.group)
 
     def any_of_run(self, kind: str) -> SliceFacts | None:
         """Return a slice of the run whose manifest, which need not be sound, says it was saved, or sealed."""

@@ -7,11 +7,12 @@ one function, one entry in `RULES` and one test.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.file_names import ending_of
+from ms_recover.model.grouped import grouped
 from ms_recover.model.steps import Step
 from ms_recover.planning.claims.manifest_check import check_header
 from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
@@ -114,11 +115,8 @@ def _uncommitted(case: Case) -> Ruling:
 
 
 def _doubles(case: Case) -> Ruling:
-    by_rank: dict[int, list[SliceFacts]] = defaultdict(list)
-    for slice_ in case.pending:
-        by_rank[slice_.rank].append(slice_)
     judged: dict[str, Judgement] = {}
-    for doubles in by_rank.values():
+    for doubles in grouped(case.pending, lambda slice_: slice_.rank).values():
         left = doubles
         committed = [slice_ for slice_ in doubles if slice_.manifest is not None]
         if 0 < len(committed) < len(doubles):

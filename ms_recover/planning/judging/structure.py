@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.file_names import ANY_ORDER
+from ms_recover.model.grouped import grouped
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.claims.stages import Stages
@@ -45,9 +46,9 @@ def compare_structure(slices: Iterable[SliceFacts], stages: Stages | None = None
     """
     sound = [slice_ for slice_ in slices if slice_.file.problem is None and slice_.file.encryption is None]
     usual = _usual_runs(sound)
-    by_run: dict[str, list[SliceFacts]] = defaultdict(list)
-    for slice_ in sound:
-        by_run[slice_.manifest.run_id if slice_.manifest is not None else usual[slice_.file.step]].append(slice_)
+    by_run = grouped(
+        sound, lambda slice_: slice_.manifest.run_id if slice_.manifest is not None else usual[slice_.file.step]
+    )
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
@@ -118,12 +119,10 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     if lists.are_equal:
         return StructureFindings()
     originals = Counter(lists.of(slice_) for slice_ in sound if not slice_.recovered)
-    by_step: dict[Step, list[SliceFacts]] = defaultdict(list)
-    by_run: dict[tuple[int, str], list[SliceFacts]] = defaultdict(list)
-    for slice_ in sound:
-        by_step[slice_.file.step].append(slice_)
-        if not slice_.recovered or originals[lists.of(slice_)] > 1:  # a lone copy is no witness for its source
-            by_run[slice_.rank, slice_.file.prefix].append(slice_)
+    by_step = grouped(sound, lambda one: one.file.step)
+    # A lone copy is no witness for its source.
+    witnesses = [slice_ for slice_ in sound if not slice_.recovered or originals[lists.of(slice_)] > 1]
+    by_run = grouped(witnesses, lambda one: (one.rank, one.file.prefix))
     damaged: dict[str, str] = {}
     usual = _Usual.of(by_run, lists, stages)
     for slices in by_step.values():
@@ -175,9 +174,7 @@ def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lis
     one, and it has the bytes of one with the new one.
     """
     stage = counted.stages.of
-    here: dict[ParameterList, list[SliceFacts]] = defaultdict(list)
-    for slice_ in slices:
-        here[lists.of(slice_)].append(slice_)
+    here = grouped(slices, lists.of)
     damaged: dict[str, str] = {}
     for alike in here.values():
         new = [slice_ for slice_ in alike if _is_new(slice_, by_run, lists)]
@@ -303,14 +300,11 @@ def _odd_members(
     step: Step, slices: Sequence[SliceFacts], by_run: _History, lists: _Lists, known_damaged: Collection[str]
 ) -> StructureFindings:
     """Where the members of a group differ, mark the odd one damaged, or all of them no replicas."""
-    members: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-    for slice_ in slices:
-        members[slice_.group].append(slice_)
     total = Counter(map(lists.named, slices))
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for group, of_group in members.items():
+    for group, of_group in grouped(slices, lambda slice_: slice_.group).items():
         if len(set(map(lists.of, of_group))) < 2 or _differ_in_rank_local(of_group):
             continue
         support = _support(of_group, total, by_run, lists, known_damaged)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.claims.layouts import Cut
@@ -48,9 +48,7 @@ def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: C
 
 def _comparable(facts: Facts, cut: Cut, ranks: Iterable[int]) -> list[int]:
     """Return those of some ranks that hold the same of a cut as another one that is not of their rank list."""
-    cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for rank in ranks:
-        cells[cut.parts[rank % facts.stages.devices]].append(rank)
+    cells = grouped(ranks, lambda rank: cut.parts[rank % facts.stages.devices])
     alike = [held for held in cells.values() if len({facts.groups.of(rank) for rank in held}) > 1]
     return [rank for held in alike for rank in held]
 

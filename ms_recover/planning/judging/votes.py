@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import eq
 
 from ms_recover.file_names import ANY_ORDER
+from ms_recover.model.grouped import grouped
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.claims.tolerance import Tolerance
 from ms_recover.planning.tree.facts import SliceFacts
@@ -99,10 +100,7 @@ def _agreement(ballots: Sequence[SliceFacts], wanted: Sequence[str], loose: Sequ
 
 def sides_of(ballots: Iterable[SliceFacts], names: Sequence[str]) -> list[list[SliceFacts]]:
     """Return slices with equal contents of some parameters together."""
-    sides: dict[tuple[str | None, ...], list[SliceFacts]] = {}
-    for ballot in ballots:
-        sides.setdefault(_values(ballot, names), []).append(ballot)
-    return list(sides.values())
+    return list(grouped(ballots, lambda ballot: _values(ballot, names)).values())
 
 
 def _winner(sides: list[list[SliceFacts]]) -> tuple[list[SliceFacts], bool] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
@@ -147,9 +148,7 @@ def _compare(
         comparable = [slice_ for slice_ in comparable if contents.why_misplaced(slice_) is None]
     if len(comparable) < 2:
         return []
-    sides: dict[str, list[SliceFacts]] = defaultdict(list)
-    for slice_ in comparable:
-        sides[slice_.contents.file].append(slice_)
+    sides = grouped(comparable, lambda slice_: slice_.contents.file)
     first, *others = sorted(sides.values(), key=len, reverse=True)
     for side in (first, *others):
         for slice_ in side:

@@ -10,6 +10,7 @@ from itertools import chain
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -284,13 +285,9 @@ def gather_facts(
     older_runs = find_older_runs(taken.own(counted), options.run if nameless else None, names)
     lineage = find_lineage(records, options.run, taken.taken, names)
     positions = find_positions(counted)
-    files: dict[Step, list[SliceFile]] = defaultdict(list)
-    for file in counted:
-        files[file.step].append(file)
-    times = {step: find_times(step, files[step], older_runs, lineage, positions) for step in inventory.steps}
-    orphans: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
-    for orphan in inventory.orphans:
-        orphans[orphan.rank, orphan.step].append(orphan)
+    files = grouped(counted, lambda file: file.step)
+    times = {step: find_times(step, files.get(step, []), older_runs, lineage, positions) for step in inventory.steps}
+    orphans = grouped(inventory.orphans, lambda orphan: (orphan.rank, orphan.step))
     rejected = world.rejected_lists | of_others | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     return Facts(
@@ -304,7 +301,7 @@ def gather_facts(
         saved=newest_first(chain.from_iterable(times.values())),
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
-        orphans=dict(orphans),
+        orphans=orphans,
         experiments=taken,
         older_runs=older_runs,
         named_run=find_named_run(inventory.meta_files, positions),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.grouped import grouped
 from ms_recover.model.groups import each_once
 from ms_recover.model.inventory import GroupFile, Inventory, SetAside, SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
@@ -298,9 +299,7 @@ def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
 
     A run that began with the first epoch for one of them, but not for another, was resumed by hand.
     """
-    by_run: dict[tuple[str, int | None], list[RunRecord]] = defaultdict(list)
-    for record in records:
-        by_run[record.run_id, record.started].append(record)
+    by_run = grouped(records, lambda one: (one.run_id, one.started))
     return tuple(sorted(map(_merged, by_run.values()), key=age_of))
 
 

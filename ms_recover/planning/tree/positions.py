@@ -15,6 +15,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import get_args
 
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
 from ms_recover.planning.tree.lineage import Lineage
@@ -51,9 +52,7 @@ class Positions:
 
     def apart(self, files: Sequence[SliceFile]) -> list[list[SliceFile]]:
         """Return slices of one name by their position, the newest first; each may be with any that nothing states."""
-        held: dict[int | None, list[SliceFile]] = defaultdict(list)
-        for file in files:
-            held[self.of(file)].append(file)
+        held = grouped(files, self.of)
         unknown = held.pop(None, [])
         return [held[one] + unknown for one in sorted(one for one in held if one is not None)[::-1]] or [unknown]
 

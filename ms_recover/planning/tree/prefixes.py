@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ms_recover.file_names import NETWORK_MARK, TRAINABLE_MARK
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest
 
@@ -84,10 +85,7 @@ class Experiments:
 
     def split(self, files: Iterable[SliceFile]) -> list[list[SliceFile]]:
         """Return slices by their experiments."""
-        found: dict[str, list[SliceFile]] = defaultdict(list)
-        for file in files:
-            found[self.of(file)].append(file)
-        return list(found.values())
+        return list(grouped(files, self.of).values())
 
 
 NO_NAMES = Experiments()

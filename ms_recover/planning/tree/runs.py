@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ms_recover.file_names import ending_of
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
@@ -186,12 +187,9 @@ def find_older_runs(
         own = (file for file in slices if chosen == (file.prefix if exact else base_of(file.prefix)))
         present = frozenset(map(names.of, own))
         return OlderRuns(present=present, reasons={}, chosen=chosen, exact=exact, names=names)
-    by_base: dict[str, list[SliceFile]] = defaultdict(list)
-    by_id: dict[str, list[SliceFile]] = defaultdict(list)
-    for file in slices:
-        by_base[names.of(file)].append(file)
-        if file.manifest is not None and file.manifest.run_id:
-            by_id[file.manifest.run_id].append(file)
+    by_base = grouped(slices, names.of)
+    by_id = grouped(slices, lambda file: identity_of(file.manifest)[0])
+    by_id.pop("", None)
     named = {names.of(file) for files in by_id.values() for file in files}
     large = _widespread(by_base) | named
     followed: set[str] = set()

@@ -20,7 +20,6 @@ from ms_recover.planning.tree.positions import Saved
 from ms_recover.planning.tree.world_size import WorldSize, check_rank
 
 _MOST_NAMED = 8
-_NO_WORLD = WorldSize(ranks=0, source="nothing", rejected_lists={})
 
 
 class TreeFacts:
@@ -100,7 +99,7 @@ class TreeFacts:
             return self._facts(0).world
         claims = [part.part for part in self._parts if step in part.part.steps]
         best = max(claims, key=lambda one: one.world_size, default=None)
-        return _NO_WORLD if best is None else WorldSize(ranks=best.world_size, source=best.source, rejected_lists={})
+        return WorldSize(ranks=best.world_size if best else 0, source=best.source if best else "nothing")
 
     def every(self) -> list[Facts]:
         """Return the facts about all parts that the step in the options leaves; newest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
@@ -34,7 +34,7 @@ class WorldSize:
     ranks: int
     source: str
     guessed: bool = False
-    rejected_lists: dict[str, str]
+    rejected_lists: dict[str, str] = field(default_factory=dict)
     doubt: tuple[int, str] | None = None
 
 
@@ -55,7 +55,7 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
         When the evidence gives an absurd number.
     """
     if inventory.part.kind is not None:
-        return WorldSize(ranks=inventory.part.world_size, source=inventory.part.source, rejected_lists={})
+        return WorldSize(ranks=inventory.part.world_size, source=inventory.part.source)
     highest = max(inventory.ranks, default=-1)
     if given is not None:
         if given <= highest:
