@@ -73,7 +73,7 @@ def plan_code(plan: Plan, *, detailed: bool = False) -> int:
     if plan.recoverable and plan.obstacles:
         from ms_recover.planning.plan.places import code_of
 
-        return code_of(plan.obstacles)
+        return code_of(plan)
     if plan.recoverable:
         return SOMETHING_TO_DO if detailed and plan.changes_anything else 0
     if any(rank.verdict == "unrecoverable" and rank.state == "unreadable" for rank in plan.ranks):

@@ -3,6 +3,8 @@
 docs/recovery-matrix.csv and the figures in docs/recovery-matrix.md are what this run gives. To write them again:
 
     MS_RECOVER_WRITE_MATRIX=1 python -m pytest tests/integration/test_fault_campaign.py
+
+With MS_RECOVER_EXAMPLES=x10 all of it happens ten times: to other ranks, at other steps, with other contents.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -29,6 +32,7 @@ from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support import damage, mishaps, mistakes, recovery_matrix
 from tests.support.cuts import make_struck_cut_tree
+from tests.support.examples import SAME_EVERY_TIME, examples
 from tests.support.mishaps import NotHereError, Victim, overwrite
 from tests.support.recovery_matrix import COMPOSED, FELL_BACK, NOT_HERE, REPAIRED, REPLACED, UNDETECTED, UNHARMED
 
@@ -36,6 +40,8 @@ REPOSITORY = Path(__file__).parents[2]
 FIXTURES = REPOSITORY / "tests" / "data" / "fixtures"
 REWRITE = "MS_RECOVER_WRITE_MATRIX"
 MEMORY = Path("/dev/shm")
+RUNS = 1 if SAME_EVERY_TIME or REWRITE in os.environ else min(examples(1), 20)
+"""How often all kinds strike; the first run is that of the documents."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Where:
     data_parallel: int
     victim: int
     lost: int | None = None
+    stranger: int = 1
 
 
 WHERES = {
@@ -55,6 +62,34 @@ WHERES = {
     "parts": Where("A slice without replica is struck; each part of it lies on other ranks too", 1, 0),
 }
 EVIDENCES = dict(zip(("saved", "sealed", "none"), recovery_matrix.EVIDENCES, strict=True))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The steps that trees of a run hold, and the slices that are struck in them."""
+
+    older: Step
+    newest: Step
+    wheres: Mapping[str, Where]
+
+
+def run_of(number: int) -> Run:
+    """Return a run; the outcomes of all are the same."""
+    if number == 0:
+        return Run(Step(1, 8), Step(2, 8), WHERES)
+    source = Random(number)
+    older, newest = (Step(source.randint(low, low + 4), source.randint(1, 40)) for low in (1, 6))
+    return Run(older, newest, {at: elsewhere(where, source) for at, where in WHERES.items()})
+
+
+def elsewhere(where: Where, source: Random) -> Where:
+    """Choose other ranks for the same: of one group, or where a group is one rank, of a tree of six."""
+    if where.data_parallel == 1:
+        victim = source.randrange(4)
+        return replace(where, victim=victim, stranger=victim ^ 1)
+    part = source.randrange(2)
+    victim, lost = source.sample(range(part, 2 * where.data_parallel, 2), 2)
+    return replace(where, victim=victim, lost=None if where.lost is None else lost, stranger=1 - part)
 
 
 def by_bytes(function: Callable[[bytes], bytes]) -> mishaps.Mishap:
@@ -206,7 +241,7 @@ class Case:
                 result = Result(refused(plan_code(plan)))
         except MsRecoverError as error:
             result = Result(refused(error.exit_code))
-        at = next(at for at, where in WHERES.items() if where == self.where) if self.where in WHERES.values() else ""
+        at = next(at for at, where in WHERES.items() if where.title == self.where.title)
         told = {
             reason
             for reason, places, kinds in UNKNOWABLE
@@ -308,23 +343,22 @@ class Template:
             where.victim % self.model_parallel, where.data_parallel * self.model_parallel, self.model_parallel
         )
         peers = tuple(rank for rank in ranks if rank not in (where.victim, where.lost))
-        victim = Victim(root, where.victim, self.newest, self.older, stranger=1, peers=peers)
+        victim = Victim(root, where.victim, self.newest, self.older, stranger=where.stranger, peers=peers)
         return Case(root, kind, victim, where, dict(self.truth))
 
 
-def made_tree(root: Path, data_parallel: int, evidence: str) -> Template:
+def made_tree(root: Path, data_parallel: int, evidence: str, run: Run) -> Template:
     parameters, pieces = damage.STRUCK, damage.STRUCK_PIECES
-    older, newest = Step(1, 8), Step(2, 8)
+    older, newest = run.older, run.newest
     make_tree(root, data_parallel=data_parallel, steps=[older, newest], parameters=parameters, pieces=pieces)
     for folder in root.iterdir():
         (folder / "strategy.ckpt").write_bytes(damage.struck_layout_bytes(data_parallel, 2))
     return complete(Template(root, 2, older, newest, {}), data_parallel * 2, evidence)
 
 
-def cut_tree(root: Path, evidence: str) -> Template:
-    older, newest = Step(1, 8), Step(2, 8)
-    make_struck_cut_tree(root, [older, newest])
-    return complete(Template(root, 6, older, newest, {}), 6, evidence)
+def cut_tree(root: Path, evidence: str, run: Run) -> Template:
+    make_struck_cut_tree(root, [run.older, run.newest])
+    return complete(Template(root, 6, run.older, run.newest, {}), 6, evidence)
 
 
 def real_tree(root: Path, evidence: str) -> Template:
@@ -355,8 +389,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield tmp_path_factory.mktemp("campaign")
 
 
+@pytest.fixture(scope="module", params=range(RUNS))
+def run(request: pytest.FixtureRequest) -> Run:
+    """Return a run: what is asked of the first holds for all."""
+    return run_of(request.param)
+
+
 @pytest.fixture(scope="module")
-def campaign(base: Path) -> dict[tuple[str, str, str], Result]:
+def campaign(base: Path, run: Run) -> dict[tuple[str, str, str], Result]:
     """Run every case once: kind, where, evidence."""
     results: dict[tuple[str, str, str], Result] = {}
 
@@ -369,14 +409,16 @@ def campaign(base: Path) -> dict[tuple[str, str, str], Result]:
 
     kinds = {kind: strike for family in FAMILIES.values() for kind, strike in family.items()}
     for evidence in EVIDENCES:
-        for at, where in WHERES.items():
+        for at, where in run.wheres.items():
             folder = base / f"{at}-{evidence}"
             cut = at == "parts"
-            template = cut_tree(folder, evidence) if cut else made_tree(folder, where.data_parallel, evidence)
+            template = cut_tree(folder, evidence, run) if cut else made_tree(folder, where.data_parallel, evidence, run)
             strike_all(kinds, template, at, where, evidence)
+            shutil.rmtree(folder)
         template = real_tree(base / f"real-{evidence}", evidence)
         for at, where in REAL_WHERES.items():
             strike_all(REAL_KINDS, template, at, where, evidence)
+        shutil.rmtree(template.root)
     return results
 
 
@@ -417,9 +459,9 @@ def test_with_manifests_everything_is_detected(campaign: dict[tuple[str, str, st
         ("manifest a pipe", "several", "saved"),
     ],
 )
-def test_the_command_line_ends_as_the_functions_do(kind, at, evidence, campaign, base, recover_ckpt):
-    where = WHERES[at]
-    template = made_tree(base / "command-line", where.data_parallel, evidence)
+def test_the_command_line_ends_as_the_functions_do(kind, at, evidence, run, campaign, base, recover_ckpt):
+    where = run.wheres[at]
+    template = made_tree(base / "command-line", where.data_parallel, evidence, run)
     root = base / "command-line-struck"
     case = template.struck_at(root, where, kind)
     strike = next(family[kind] for family in FAMILIES.values() if kind in family)

@@ -6,12 +6,15 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.circumstances import CIRCUMSTANCES, HALF, LISTS, RANKS, Scene
 from tests.support.command_line import in_this_process
 from tests.support.examples import examples
+
+NOT_THERE = {"no directory", "a file", "a link that leads in a circle", "a link that leads nowhere"}
+"""Circumstances of a directory in which a link to it leads to no directory of another rank."""
 
 
 def contents(top: Path) -> dict[str, bytes]:
@@ -24,10 +27,15 @@ def contents(top: Path) -> dict[str, bytes]:
     st.booleans(),
     st.randoms(use_true_random=False),
 )
+@example({0: "a link to another rank's directory", 1: "a directory under the rank list's name"}, False, Random(1))
+@example({0: "a link to another rank's directory", 1: "a file"}, False, Random(1))
 def test_a_plan_that_ends_with_0_is_applied_with_0_and_any_other_names_what_to_do(
     struck: dict[int, str], manifests: bool, chance: Random
 ) -> None:
     struck = {rank: name for rank, name in struck.items() if (rank + HALF) % RANKS not in struck or rank < HALF}
+    for rank in [rank for rank, name in struck.items() if name == "a link to another rank's directory"]:
+        if struck.get((rank + 1) % HALF) in NOT_THERE:
+            del struck[(rank + 1) % HALF]
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene.make(Path(folder), manifests=manifests)
         truth = {rank: scene.slice(rank).read_bytes() for rank in range(RANKS)}

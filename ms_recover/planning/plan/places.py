@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import FormatError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
@@ -75,9 +75,18 @@ def error_of(obstacle: Obstacle) -> MsRecoverError:
     return _ERRORS[obstacle.kind](obstacle.reason)
 
 
-def code_of(obstacles: Iterable[Obstacle]) -> int:
-    """Return the gravest exit code of some obstacles, 0 without one."""
-    return max((_ERRORS[one.kind].exit_code for one in obstacles), default=0)
+def code_of(plan: Plan) -> int:
+    """Return the gravest exit code of the obstacles that applying a plan meets, 0 without one.
+
+    What comes after something that failed is not tried: lists and records of a rank after its slice, slices that are
+    given up and documents after everything else.
+    """
+    slices, aside = {one.target for one in plan.actions}, {one.path for one in plan.set_aside}
+    failed = {one.rank for one in plan.obstacles if one.path in slices}
+    last = aside | {one.target for one in plan.documents}
+    met = [one for one in plan.obstacles if one.path in slices or (one.path not in last and one.rank not in failed)]
+    met = met or [one for one in plan.obstacles if one.path in aside] or list(plan.obstacles[:1])
+    return max((_ERRORS[one.kind].exit_code for one in met), default=0)
 
 
 def targets_of(plan: Plan) -> list[Target]:

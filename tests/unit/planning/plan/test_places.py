@@ -7,8 +7,8 @@ import pytest
 from ms_recover.errors import FormatError, PermissionDeniedError, StorageError, VerificationError
 from ms_recover.model.actions import FileState
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.places import DiskFacts, FolderFacts, Places, TargetFacts
-from ms_recover.model.plan import RankVerdict
+from ms_recover.model.places import DiskFacts, FolderFacts, Obstacle, Places, TargetFacts
+from ms_recover.model.plan import DocumentWrite, GivenUpSlice, RankVerdict
 from ms_recover.planning.plan.places import (
     Target,
     code_of,
@@ -221,13 +221,36 @@ def test_what_was_written_before_or_shares_its_blocks_takes_no_room():
     assert kinds(judged([target_of(0, bytes=0)], places_of(0, disk=full))) == []
 
 
+def test_what_is_not_tried_after_a_failure_gives_no_code():
+    plan = make_plan(tree([slice_file(rank) for rank in range(1, 4)], pairs(4)), PlanOptions(quick=True))
+    target, rank_list = plan.actions[0].target, "ckpt_dir0/group_info.pb"
+    newer = GivenUpSlice(rank=3, path="newer.ckpt", state=None, reason="")
+    document = DocumentWrite(target="meta.json", value=2, replaces=None, reason="")
+    plan = replace(plan, set_aside=(newer,), documents=(document,))
+    on = {
+        path: Obstacle(rank=rank, path=path, kind=kind, reason="")
+        for rank, path, kind in (
+            (0, target, "elsewhere"),
+            (0, rank_list, "in the way"),
+            (3, "newer.ckpt", "denied"),
+            (None, "meta.json", "in the way"),
+        )
+    }
+    others = [rank_list, "newer.ckpt", "meta.json"]
+    assert code_of(replace(plan, obstacles=tuple(on.values()))) == FormatError.exit_code
+    assert code_of(replace(plan, obstacles=tuple(on[one] for one in others))) == VerificationError.exit_code
+    assert code_of(replace(plan, obstacles=tuple(on[one] for one in others[1:]))) == PermissionDeniedError.exit_code
+    assert code_of(replace(plan, obstacles=(on["meta.json"],))) == VerificationError.exit_code
+
+
 def test_the_gravest_obstacle_gives_the_code_and_each_its_error():
     lost = judged([target_of(0)], places_of(0, folder={"writable": False})).obstacles
     full = judged([target_of(1)], places_of(1, disk=DiskFacts(free=0))).obstacles
     assert isinstance(error_of(lost[0]), PermissionDeniedError)
     assert isinstance(error_of(full[0]), StorageError)
-    assert code_of([]) == 0
-    assert code_of([*lost, *full]) == max(PermissionDeniedError.exit_code, StorageError.exit_code)
+    assert code_of(plan_of()) == 0
+    both = replace(plan_of(), obstacles=(*lost, *full))
+    assert code_of(both) == max(PermissionDeniedError.exit_code, StorageError.exit_code)
     away = obstacle_of(target_of(0), places_of(0, folder={"real": "/x"}))
     shut = obstacle_of(target_of(0), places_of(0, there=TargetFacts(kind="folder")))
     assert isinstance(error_of(away), FormatError)
