@@ -341,3 +341,11 @@ def test_agreement_in_one_run_confirms_nothing_about_another():
     assert plan.recoverable
     with pytest.raises(ContradictionError, match=r"in ckpt_dir0/before-1_8\.ckpt and"):
         planned(slices, told, groups=groups, step=OLDER)
+
+
+@pytest.mark.parametrize(("known", "evidence"), [(True, "layout"), (False, "operator")])
+def test_layouts_go_before_the_word_where_both_name_a_source(known, evidence):
+    layouts = tuple(Layout(one.name, (2, 2), ((0,),)) for one in THREE[0].parameters)
+    files = [StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, layouts))] if known else []
+    plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, strategies=files, **WORD)
+    assert [(action.rank, action.evidence) for action in plan.actions] == [(3, evidence)]

@@ -9,7 +9,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.rank_local import RESUME_CHOICE
 from ms_recover.planning.choice import assess_step
 from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.supply.lent_values import lost_values
+from ms_recover.planning.supply.lent_values import lost_values, why_not_shown
 from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.planning.tree.facts import gather_facts
 from ms_recover.reporting.plan_text import plan_text
@@ -120,3 +120,18 @@ def test_ranks_that_differ_in_every_parameter_are_no_replicas():
     plan = planned(saved(0, rank_local=everything))
     assert not plan.recoverable
     assert "each rank has its own values of every parameter" in plan.ranks[1].reason
+
+
+@pytest.mark.parametrize(
+    ("slices", "rank", "shown"),
+    [
+        ([saved(0)], 1, True),
+        ([saved(0, rank_local=())], 1, False),
+        ([saved(0, rank_local=())], 0, True),
+    ],
+    ids=["its own are named", "nothing says it", "it has its slice"],
+)
+def test_values_of_another_rank_are_shown_to_be_right_by_a_comparison_alone(slices, rank, shown):
+    compared = compare_slices(gather_facts(tree(slices, BOTH)))
+    assessment = assess_step(compared, STEP, runs_of(compared.facts, STEP)[0])
+    assert (why_not_shown(compared.facts, assessment, rank) is None) == shown

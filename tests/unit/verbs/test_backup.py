@@ -158,6 +158,57 @@ def test_a_damaged_slice_is_refused(tree, url):
         copy(tree, url)
 
 
+def flip_a_bit(path):
+    """Change a byte of a slice, and not its time."""
+    data, times = bytearray(path.read_bytes()), path.stat()
+    data[-40] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def slice_sizes(tree):
+    return [path.stat().st_size for path in tree.rglob("*.ckpt")]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_slice_with_a_manifest_is_read_when_it_is_sent_and_not_before(tree, tmp_path, sealed):
+    if sealed:
+        save_manifests(tree)
+    sent = []
+    outcome = copy(tree, str(tmp_path / "backup"), progress=sent.append)
+    assert sum(sent) - outcome.bytes == (0 if sealed else sum(slice_sizes(tree)))
+
+
+def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=1, steps=(Step(1, 8), Step(2, 8)))
+    save_manifests(tree)
+    flip_a_bit(tree / "ckpt_dir1" / "test-2_8.ckpt")
+    assert copy(tree, str(tmp_path / "backup")).step == Step(1, 8)
+
+
+def test_a_slice_that_changes_after_it_was_read_ends_the_copy(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=1)
+    total, read = sum(slice_sizes(tree)), []
+
+    def change(count):
+        read.append(count)
+        if sum(read) == total:
+            flip_a_bit(tree / "ckpt_dir0" / "test-1_8.ckpt")
+
+    with pytest.raises(VerificationError, match="it changes, or its device fails; copy again"):
+        copy(tree, str(tmp_path / "backup"), progress=change)
+
+
+def test_a_slice_that_is_kept_against_its_replicas_is_not_proven(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=1)
+    flip_a_bit(tree / "ckpt_dir1" / "test-1_8.ckpt")
+    save_manifests(tree)
+    assert {rank.verdict for rank in api.plan(api.scan(tree)).ranks} == {"keep"}
+    with pytest.raises(VerificationError, match=r"is not proven: ckpt_dir1/test-1_8\.ckpt suspect"):
+        copy(tree, str(tmp_path / "backup"))
+
+
 def test_a_folder_that_holds_something_else_is_refused(tree, tmp_path):
     with pytest.raises(UsageError, match="no backup and not empty"):
         copy(tree, str(tree))

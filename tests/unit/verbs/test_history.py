@@ -1,6 +1,8 @@
-"""The verb history on trees of iterations."""
+"""The verb history: trees of iterations, and what is read."""
 
 from dataclasses import replace
+
+import pytest
 
 from ms_recover import api
 from ms_recover.model.options import PlanOptions, ScanOptions
@@ -63,3 +65,11 @@ def test_a_rank_that_differs_in_an_iteration_is_named_with_the_file(tmp_path):
     assert found.steps[-1].state == "disagreed"
     full = api.scan(tmp_path / "tree")
     assert api.plan(changed(full, ranks[1], 200, name), PlanOptions(clean=True, quick=True)).step == Step.iteration(100)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_slices_are_read_where_that_is_asked_for_alone(tmp_path, read):
+    inventory, seen = sealed(tmp_path), []
+    found = history(inventory, progress=seen.append, **({"read": True} if read else {}))
+    assert (found.read, found.read_bytes > 0) == (read, read)
+    assert sum(seen) == found.read_bytes

@@ -61,6 +61,21 @@ def test_the_classic_trap(hosts):
     assert propose_placement(fatal, before, [frozenset(range(4))]).topology is not None
 
 
+def test_few_ranks_are_tried_in_every_place():
+    """Changing two at a time finds no placement of these."""
+    before = on_hosts(6, 2)
+    fatal = {frozenset(members) for members in ((0, 2, 4), (0, 4), (1, 4), (3, 4), (3, 5), (4, 5))}
+    check(propose_placement(fatal, before), before, fatal)
+
+
+def test_neighbours_are_dealt_out_anew_where_changing_them_mends_nothing():
+    before = on_hosts(12, 4)
+    fatal = {frozenset(members) for members in ((0, 9), (1, 11), (6, 10), (7, 9), (9, 11))}
+    found = propose_placement(fatal, before)
+    check(found, before, fatal)
+    assert found.together == 2
+
+
 def test_racks_where_they_can_be_survived():
     before = on_hosts(64, 8, per_rack=2)
     fatal = {frozenset({8 * host + rank, 8 * host + rank + 4}) for host in range(8) for rank in range(4)}

@@ -224,6 +224,8 @@ def test_common_info_is_not_made_up() -> None:
     assert "epoch_num and global_batch_size" in rebuilt.problem
     moved = rebuild_common(200, {100: replace(common(100, 1), step_num=90)})
     assert moved.common is None
+    nothing = rebuild_common(200, {100: replace(common(100, 1), epoch_num=None)})
+    assert "epoch_num" in nothing.unknown
     sizes = rebuild_common(200, {100: common(100, 1), 300: common(300, 1, global_batch_size=32)})
     assert "global_batch_size" in sizes.problem
     ahead = rebuild_common(200, {100: common(100, 1, global_step=50)})

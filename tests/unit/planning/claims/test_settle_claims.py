@@ -1,5 +1,7 @@
 """Rank lists and layouts that contradict each other."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.contents import Contents
@@ -194,3 +196,10 @@ def test_a_slice_that_a_recovery_wrote_is_no_witness_for_its_list():
     assert copied.manifest.recovered
     claims = settle_claims(told, [SLICES[0], copied], PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
     assert claims.groups.of(0) == (0, 2)
+
+
+@pytest.mark.parametrize(("inodes", "group"), [(((1, 7), (1, 8)), (0, 1, 2, 3)), (((1, 7), (1, 7)), (0, 2))])
+def test_one_file_under_two_names_does_not_show_that_a_list_is_right(inodes, group):
+    slices = [replace(file, inode=inode) for file, inode in zip(SLICES, inodes, strict=False)]
+    claims = settle_claims(lists((0, 1, 2, 3)), slices, PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
+    assert claims.groups.of(0) == group

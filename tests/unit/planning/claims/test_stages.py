@@ -1,9 +1,11 @@
 """Layouts of a stage, put together from strategy files."""
 
+import pytest
+
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import cells_of, region_of
-from ms_recover.planning.claims.stages import find_stages
+from ms_recover.planning.claims.stages import Stages, find_stages
 
 BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
@@ -66,3 +68,8 @@ def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_
     assert sorted(find_stages(of_stages, 8, {5: ["file 4"]}).layouts) == [0, 1]
     assert sorted(find_stages(of_stages, 8, {5: ["another"]}).layouts) == [0]
     assert sorted(find_stages(of_stages, 8, {2: ["another", "file 0"], 7: ["another"]}).layouts) == [0]
+
+
+@pytest.mark.parametrize(("axes", "alike"), [((0, 1), ()), ((0,), (0, 1, 2, 3)), ((), (0, 1, 2, 3))])
+def test_ranks_are_replicated_where_another_one_holds_the_same_part(axes, alike):
+    assert Stages(4, {0: {"w": Layout("w", (2, 2), (axes,))}}, {}).replicated == frozenset(alike)

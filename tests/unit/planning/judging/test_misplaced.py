@@ -144,3 +144,12 @@ def test_a_copy_of_the_slice_itself_hides_no_other_holder_of_its_bytes():
     made = backed(slices[1], "x").manifest
     slices[1] = replace(slices[1], manifest=replace(made, digests=digests(values[1, STEP]), provenance=copied))
     assert "ckpt_dir3" in why(slices, values, 0)
+
+
+def test_of_several_with_a_manifest_the_first_is_the_evidence():
+    values = right() | {(0, STEP): f"0{OLDER}", (2, STEP): f"0{OLDER}"}
+    older = [backed(file, f"{file.rank % 2}{OLDER}") for file in plain(OLDER)]
+    older = [
+        replace(file, manifest=replace(file.manifest, digests=digests(values[file.rank, OLDER]))) for file in older
+    ]
+    assert "ckpt_dir0/test-1_8.ckpt" in why([*older, *plain()], values, 0, confirmed=True)

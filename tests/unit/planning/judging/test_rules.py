@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.errors import ContradictionError
-from ms_recover.model.contents import NOTHING_READ
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import RankPath, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -336,3 +336,20 @@ def test_rule_refuted_word_refuses_it_where_contents_differ_once_all_that_shows_
     with pytest.raises(ContradictionError, match="--group 0,1 is contradicted by contents"):
         findings(tree(slices, {}), known, options)
     assert not findings(tree(slices, {}), contents(r0="a", r1="a"), options).unread
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ("b", {0: ("contents", "undecided"), 2: ("contents", "undecided")}),
+        ("a", {0: ("contents", "suspect")}),
+    ],
+    ids=["both", "one"],
+)
+def test_of_two_that_differ_the_misplaced_one_is_wrong_unless_both_are(held, expected):
+    """Rank 0 holds what its group held before; rank 2 what the other group holds, or its own."""
+    slices = [slice_file(rank, step) for step in (OLDER, STEP) for rank in range(4)]
+    values = {(rank, OLDER): ("old", "other")[rank % 2] for rank in range(4)}
+    values |= {(0, STEP): "old", (2, STEP): held, (1, STEP): "b", (3, STEP): "b"}
+    known = Contents({file.path: digests(values[file.rank, file.step]) for file in slices})
+    assert decided(tree(slices, PAIRS), known) == {path(rank): one for rank, one in expected.items()}

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.compare_blocks import compare_blocks
-from ms_recover.planning.judging.splits import differing_elsewhere, why_no_replica
+from ms_recover.planning.judging.splits import differing_elsewhere, is_alone, is_uncommitted, why_no_replica
 from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import digests, manifest
+from tests.unit.planning.test_contents import backed
 
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
 WHOLE = Strategy((), 1, tuple(Layout(name, (4,), ((),)) for name in NAMES[:3]))
@@ -116,3 +119,21 @@ def test_without_manifests_another_step_shows_it_where_it_is_no_damage_in_one_pl
     assert "hold different contents" in why_no_replica(facts, 1, newest(facts, 0))
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
     assert differing_elsewhere(facts, 1, newest(facts, 0)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("side", "alone"),
+    [((0,), True), ((0, 2), False), ((0, 1), False), ((0, 1, 2, 3), False)],
+    ids=["one of two", "both of a list", "one of each of two lists", "all"],
+)
+def test_a_side_is_alone_where_it_is_a_part_of_one_rank_list(side, alone):
+    ballots = gather_facts(tree([slice_file(rank) for rank in range(4)], PAIRS)).counted_at(STEP)
+    assert is_alone([ballot for ballot in ballots if ballot.rank in side], ballots) is alone
+
+
+@pytest.mark.parametrize(("committing", "expected"), [(True, [False, True]), (False, [False, False])])
+def test_a_slice_without_manifest_is_uncommitted_where_training_saved_others_with_one(committing, expected):
+    origin = "saved" if committing else "sealed"
+    slices = [backed(slice_file(0), "a", origin=origin), slice_file(1)]
+    facts = gather_facts(tree(slices, PAIRS))
+    assert [is_uncommitted(facts, slice_) for slice_ in facts.counted_at(STEP)] == expected

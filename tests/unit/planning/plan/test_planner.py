@@ -186,6 +186,12 @@ def test_impossible_world_sizes_and_lost_ranks_are_refused():
         make_plan(tree(whole(), lists()), PlanOptions(lost=frozenset((8,))))
 
 
+def test_a_group_that_a_manifest_states_is_asked_within_the_world_alone():
+    stated = backed(slice_file(1), "a", group=(0, 1, 7), world_size=8)
+    made = make_plan(tree([stated], {}), PlanOptions(world_size=7))
+    assert "nobody of its group [0-1, 7] has a sound slice (rank 1 damaged, rank 0 missing)" in made.ranks[0].reason
+
+
 def test_no_rank_list_is_written_where_they_lie_elsewhere():
     files = tuple(group_file(rank, members, outside=True) for rank, members in lists().items())
     inventory = Inventory("/tree", tuple(range(1, 8)), tuple(whole(without=[0])), files)

@@ -68,6 +68,7 @@ def test_data_parallel_neighbours_stay_neighbours_where_the_order_says_so():
         target("tp=2,dp=3", [far])
     with pytest.raises(UsageError, match="1 apart"):
         target("tp=2,dp=3", [ROWS], order=order)
+    assert made("tp=2,dp=3", order=("tp", "pp")) == made("tp=2,dp=3")
     assert made("tp=2,dp=3", Layout("rows", (2,), ((0,), ())), devices=2, order=order)["rows"][0] == (2, 3)
 
 
@@ -94,6 +95,7 @@ def sharded(size, *, name="state", copies=4):
         (2, "tp=2,dp=1", 0, (0, 0)),
         (2, "tp=2,dp=4", 1, (0, 0)),
         (2, "tp=2,dp=4", -1, (2, -1)),
+        (4, "tp=4,dp=4", 0, (4, 4)),
         (2, "tp=2,dp=4", 4, (2, 4)),
     ],
 )

@@ -1,5 +1,7 @@
 """Which file of an iteration a parameter goes to."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.errors import UsageError
@@ -9,6 +11,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.reshard.iteration import common_of, prefix_of, split_parameters
 from ms_recover.planning.reshard.source import Source
 from ms_recover.planning.supply.whole import WholeParameter
+from tests.support.histories import saved, value
 
 PLACE = RankPath(("rank_", "/x.ckpt"))
 
@@ -54,8 +57,8 @@ def test_the_prefix_names_no_rank(prefix, part, expected):
     assert prefix_of(SliceFile(3, Step(1, 2), PLACE, prefix, 0, 0, kind=part)) == expected
 
 
-def common(step, values, *given):
-    return common_of(Inventory(root="/tree"), step, [], values, given)
+def common(step, values, *given, files=()):
+    return common_of(Inventory(root="/tree"), step, files, values, given)
 
 
 def test_the_progress_is_what_slices_hold_and_the_operator_says():
@@ -69,3 +72,12 @@ def test_the_progress_is_what_slices_hold_and_the_operator_says():
 def test_what_nothing_states_is_asked_for():
     with pytest.raises(UsageError, match=r"step_num or .*--common step_num=NUMBER --common global_batch_size=NUMBER"):
         common(Step(2, 5), {})
+
+
+def test_manifests_state_how_many_steps_were_trained_unless_they_contradict_each_other():
+    one, other = (saved(rank, Step(2, 5), value) for rank in (0, 1))
+    given = (("global_batch_size", 8), ("global_step", 13))
+    assert common(Step(2, 5), {}, *given, files=[one, other]).step_num == 5
+    other = replace(other, manifest=replace(other.manifest, cumulative_step=13))
+    with pytest.raises(UsageError, match="nothing in step 2_5 states step_num, without which"):
+        common(Step(2, 5), {}, *given, files=[one, other])

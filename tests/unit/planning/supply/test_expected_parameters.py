@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.inventory import OrphanManifest
+from ms_recover.model.slices import ParameterList
 from ms_recover.planning.supply.expected_parameters import (
     NotComposableError,
     expected_parameters,
@@ -13,7 +14,7 @@ from ms_recover.planning.supply.expected_parameters import (
 )
 from tests.support.inventories import OLDER, STEP, slice_file
 from tests.unit.planning.judging.test_votes import manifest
-from tests.unit.planning.supply.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of
+from tests.unit.planning.supply.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of, of, salvaged
 
 
 def orphan(rank, /, **changes):
@@ -105,6 +106,7 @@ def test_where_parameters_were_dealt_out_each_lost_list_counts():
         ({}, "old", False),
         ({"problem": "cut"}, None, False),
         ({"prefix": "other"}, None, False),
+        ({"encryption": "AES-GCM"}, None, False),
     ],
 )
 def test_its_own_sound_slice_of_another_step_of_the_run_states_its_parameters(changes, run, stated):
@@ -115,3 +117,17 @@ def test_its_own_sound_slice_of_another_step_of_the_run_states_its_parameters(ch
     index = index_of([own, *(others if run is not None else everyone(0, 1))])
     found = stated_parameters(index, 0)
     assert found == (own.parameters if stated else None)
+
+
+def test_a_complete_slice_has_what_documents_state_of_any_rank_of_its_stage():
+    index = index_of(everyone(), whole_layouts())
+    lists = {0: ParameterList((of("w"), of("rate"))), 1: ParameterList((of("bias"), of("rate")))}
+    part = replace(index.facts.inventory.part, expected={STEP: lists})
+    index.facts = replace(index.facts, inventory=replace(index.facts.inventory, part=part))
+    assert [one.name for one in expected_parameters(index, 0)] == ["w", "rate"]
+    assert {one.name for one in expected_parameters(index, 0, complete=True)} == {"w", "bias", "rate"}
+
+
+def test_a_slice_that_gives_some_parameters_states_the_list_of_its_stage():
+    index = index_of(everyone(1), judgements=salvaged("w"))
+    assert dict(lost_lists(index).unknown) == {}

@@ -284,3 +284,16 @@ def test_a_circle_of_resumes_ends():
 )
 def test_a_choice_that_stays_made_goes_on_and_not_back(name, runs, expected):
     assert follow_choice(merge_run_records(runs), name) == expected
+
+
+@pytest.mark.parametrize(("started", "later"), [(3, False), (4, False), (5, True), (None, False)])
+def test_a_slice_is_later_than_a_lineage_where_its_run_was_started_after_the_last_one(started, later):
+    found = lineage(record("a", 1), record("b", 4, resumed_from=RunStep("a", Step(1, 4), 1)))
+    (file, _) = both("1_8", "x", started)
+    assert found.is_later(file.manifest) is later
+    assert not found.is_later(None)
+
+
+def test_the_choice_of_an_experiment_is_that_of_its_last_run():
+    records = (record("a", 1, base_prefix="one"), record("b", 2, base_prefix="one"), record("c", 3, base_prefix="two"))
+    assert [lineage(*records, chosen=name).last.run_id for name in ("one", "two", "a")] == ["b", "c", "a"]
