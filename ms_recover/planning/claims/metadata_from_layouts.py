@@ -59,7 +59,7 @@ def metadata_from_layouts(
                 if name.kind == kind and first <= name.file_index < first + size
             )
             lists = {frozenset(held) for held in {id(held): held for held in held_by}.values()}
-            if len(lists) != 1:
+            if len(lists) != 1:  # files that list differently were dealt out: layouts alone do not say to whom
                 what = "do not list the same parameters" if lists else "are all missing or damaged"
                 return _refused(f"the {kind} files of ranks {first} to {first + size - 1} {what}")
             listed |= {one.name: (kind, one) for held in lists for one in held if one != GLOBAL_STEP}

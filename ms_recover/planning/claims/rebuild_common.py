@@ -60,7 +60,7 @@ def rebuild_common(
         values["global_step"], sources["global_step"] = global_step, "the opt files"
     elif sound and all(info.global_step == at for at, info in sound.items()):
         values["global_step"], sources["global_step"] = iteration, f"the iteration, as in {_named(sound)}"
-    epochs = _epochs(iteration, sound)
+    epochs = _epochs(iteration, sound)  # more than one is possible where few iterations are known
     if len(epochs) == 1:
         values["epoch_num"], sources["epoch_num"] = epochs[0], f"the steps per epoch, by {_named(sound)}"
     elif (steps := _whole_epochs(sound)) and iteration % steps == 0:

@@ -33,46 +33,47 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
     """Return what ranks with values of their own share, and notes about strategy files that are not used."""
     lists: dict[int, set[str]] = defaultdict(set)
     for moment in moments:
-        for rank, one in moment.own.items():
-            lists[rank].update(one.listed.index) if not lists[rank].issuperset(one.listed.index) else None
+        for rank, witness in moment.own.items():
+            lists[rank].update(witness.listed.index) if not lists[rank].issuperset(witness.listed.index) else None
     blocks = find_blocks(lists, facts.stages, facts.groups)
     strategies: dict[int, set[str | None]] = defaultdict(set)
     for moment in moments:
-        for rank, one in moment.own.items():
-            strategies[rank].add(one.manifest.strategy_digest)
+        for rank, witness in moment.own.items():
+            strategies[rank].add(witness.manifest.strategy_digest)
     by_file: dict[str, list[Block]] = defaultdict(list)
     for block in blocks:
         by_file[block.source if block.by_layout else ""].append(block)
     grouped = by_file.pop("", [])
-    found: list[Shared] = []
+    claims: list[Shared] = []
     notes: list[str] = []
     named: dict[int, set[str]] = defaultdict(set)
-    for path, held in by_file.items():
-        why = _why_wrong(facts, held, moments, strategies)
+    for path, of_file in by_file.items():
+        why = _why_wrong(facts, of_file, moments, strategies)
         if why is not None:
             notes.append(f"{path} is not used: {why}")
             continue
-        for block in held:
+        for block in of_file:
             names = block.names or frozenset()
             for rank in block.ranks:
                 named[rank] |= names & lists[rank]
-            found += _by_names(block.ranks, names, lists, block.source)
+            claims += _by_names(block.ranks, names, lists, block.source)
+    # What no layout names is shared within rank lists, or wider where values were equal before.
     groups = {rank: block.ranks for block in grouped for rank in block.ranks}
     equal = _equal_values(moments, lists, named, groups)
     for block in grouped:
         names = frozenset().union(*(lists[rank] for rank in block.ranks))
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         wider = {name for name in names - done for ranks in equal.get(name, ()) if set(ranks).issuperset(block.ranks)}
-        found += _by_names(block.ranks, names - done - wider, lists, block.source or "manifests")
+        claims += _by_names(block.ranks, names - done - wider, lists, block.source or "manifests")
     by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, classes in equal.items():
         for ranks in classes:
             by_ranks[ranks].append(name)
-    found += [
+    claims += [
         Shared(ranks=ranks, names=tuple(sorted(names)), source="equal values before")
         for ranks, names in by_ranks.items()
     ]
-    return tuple(one for one in found if len(one.ranks) > 1 and one.names), tuple(notes)
+    return tuple(item for item in claims if len(item.ranks) > 1 and item.names), tuple(notes)
 
 
 def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, set[str]], source: str) -> list[Shared]:
