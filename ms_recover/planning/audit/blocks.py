@@ -16,7 +16,7 @@ NOTHING_TIED: Mapping[Ranks, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class HeldBlock:
     """Parameters that are cut alike, and the ranks whose sound slices hold the same region of them.
 
     Parameters
@@ -67,13 +67,13 @@ class StepHolders:
         The step.
     ranks : int
         Number of ranks.
-    blocks : tuple of Block
+    blocks : tuple of HeldBlock
         Every block that some rank needs.
     groups : mapping of int to tuple of int
         By rank the ranks with a slice to copy whole, its own among them; without one that is only composed.
     sizes : mapping of int to int
         Bytes of a rank's whole slice.
-    parts : mapping of int to tuple of Block
+    parts : mapping of int to tuple of HeldBlock
         By rank the blocks of which its slice is composed.
     missing : frozenset of int
         Ranks without a sound slice, which need one whatever is lost.
@@ -89,10 +89,10 @@ class StepHolders:
 
     step: Step
     ranks: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[HeldBlock, ...]
     groups: Mapping[int, tuple[int, ...]]
     sizes: Mapping[int, int]
-    parts: Mapping[int, Sequence[Block]]
+    parts: Mapping[int, Sequence[HeldBlock]]
     missing: Ranks
     family: Family
     sure: Family
@@ -121,13 +121,13 @@ def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
     )
 
 
-def part_blocks(held: StepHolders, rank: int) -> Sequence[Block]:
+def part_blocks(held: StepHolders, rank: int) -> Sequence[HeldBlock]:
     """Return what a rank's slice is put together from; its whole slice as one block where it can be copied."""
     group = held.groups.get(rank, ())
     if group in ((), (rank,)):
         return held.parts.get(rank, ())
     kind = BlockKind(stage=0, names=(), cut="", source="")
-    return (Block(kind=kind, holders=group, bytes=held.sizes.get(rank)),)
+    return (HeldBlock(kind=kind, holders=group, bytes=held.sizes.get(rank)),)
 
 
 def some_ranks(ranks: Sequence[int]) -> str:
@@ -136,6 +136,6 @@ def some_ranks(ranks: Sequence[int]) -> str:
     return named if len(ranks) < 5 else f"{named} and {len(ranks) - 4} more"
 
 
-def block_text(block: Block) -> str:
+def block_text(block: HeldBlock) -> str:
     """Return what is lost with all holders of a block."""
     return f"{block.kind.text}, which rank(s) {some_ranks(block.holders)} alone hold"

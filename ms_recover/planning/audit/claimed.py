@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.audit import BEFORE
-from ms_recover.planning.audit.blocks import NOBODY, Block, BlockKind, StepHolders, block_text
+from ms_recover.planning.audit.blocks import NOBODY, BlockKind, HeldBlock, StepHolders, block_text
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.claims.axes import kinds_by_axes
 from ms_recover.planning.tree.facts import Facts
@@ -44,10 +44,10 @@ def claimed_holders(facts: Facts) -> StepHolders:
     return _holders(facts, _by_lists(facts))
 
 
-def _holders(facts: Facts, blocks: Iterable[Block]) -> StepHolders:
+def _holders(facts: Facts, blocks: Iterable[HeldBlock]) -> StepHolders:
     held = tuple(blocks)
     why = {block.members: block_text(block) for block in reversed(held)}
-    parts: dict[int, list[Block]] = defaultdict(list)
+    parts: dict[int, list[HeldBlock]] = defaultdict(list)
     for block in held:
         for rank in block.holders:
             parts[rank].append(block)
@@ -65,7 +65,7 @@ def _holders(facts: Facts, blocks: Iterable[Block]) -> StepHolders:
     )
 
 
-def _by_layouts(facts: Facts) -> Iterable[Block]:
+def _by_layouts(facts: Facts) -> Iterable[HeldBlock]:
     for stage, cuts in facts.stages.cuts.items():
         first = stage * facts.stages.devices
         for cut in cuts:
@@ -76,21 +76,21 @@ def _by_layouts(facts: Facts) -> Iterable[Block]:
             for place, cell in enumerate(cut.parts):
                 cells[cell].append(first + place)
             for held in cells.values():
-                yield Block(kind=kind, holders=tuple(held), bytes=None)
+                yield HeldBlock(kind=kind, holders=tuple(held), bytes=None)
 
 
-def _by_lists(facts: Facts) -> Iterable[Block]:
+def _by_lists(facts: Facts) -> Iterable[HeldBlock]:
     for group in dict.fromkeys(map(facts.groups.of, range(facts.world.ranks))):
         source = facts.groups.sources.get(group[0], "no rank list names it")
         kind = BlockKind(stage=0, names=(), cut="", source=source)
-        yield Block(kind=kind, holders=group, bytes=None)
+        yield HeldBlock(kind=kind, holders=group, bytes=None)
 
 
-def _by_axes(facts: Facts) -> Iterable[Block]:
+def _by_axes(facts: Facts) -> Iterable[HeldBlock]:
     options = facts.options
     assert options.axes is not None
     kinds = kinds_by_axes(options.axes, options.order, options.optimizer_shards, facts.world.ranks)
     for name, groups in kinds.items():
         kind = BlockKind(stage=0, names=(name,), cut=name, source=f"--axes {options.axes}")
         for group in groups:
-            yield Block(kind=kind, holders=group, bytes=None)
+            yield HeldBlock(kind=kind, holders=group, bytes=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ms_recover.planning.audit.blocks import NOBODY, Block, Ranks
+from ms_recover.planning.audit.blocks import NOBODY, HeldBlock, Ranks
 from ms_recover.planning.audit.evidence import Evidence
 from ms_recover.planning.supply.parameters import ParameterIndex
 
@@ -24,14 +24,14 @@ class Doubts:
         self._index, self._facts, self._evidence = index, index.facts, evidence
         self.divided: set[int] = set()
         """Stages some parameters of which are cut: what leaves ranks of one part alone takes all holders of others."""
-        self.own: set[Block] = set()
+        self.own: set[HeldBlock] = set()
         """Blocks of parameters whose contents differ between rank lists."""
-        self._foreign: dict[Block, Sequence[Ranks]] = {}
-        self._among: dict[tuple[Block, int], Sequence[Ranks]] = {}
-        self._asked: set[tuple[Block, int, bool]] = set()
-        self._done: set[tuple[Block, Ranks, int, bool]] = set()
+        self._foreign: dict[HeldBlock, Sequence[Ranks]] = {}
+        self._among: dict[tuple[HeldBlock, int], Sequence[Ranks]] = {}
+        self._asked: set[tuple[HeldBlock, int, bool]] = set()
+        self._done: set[tuple[HeldBlock, Ranks, int, bool]] = set()
 
-    def losses(self, rank: int, blocks: Sequence[Block]) -> Iterator[tuple[Ranks, str]]:
+    def losses(self, rank: int, blocks: Sequence[HeldBlock]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses after which a rank without a copy of its slice cannot take one of its blocks, each with why."""
         uncut = [block for block in blocks if block.kind.cut == "none"]
         group = self._facts.groups.of(rank)
@@ -47,12 +47,12 @@ class Doubts:
                 for one in self._lonely(rank, block, group, lists):
                     yield one, "parameters without layout, which too few others have"
 
-    def _is_cut_perhaps(self, block: Block) -> bool:
+    def _is_cut_perhaps(self, block: HeldBlock) -> bool:
         name = block.kind.names[0]
         parameter = next((p for one in block.holders if (p := self._index.find(one, name))), None)
         return parameter is not None and not parameter.is_counter and not self._facts.tolerance.covers(name)
 
-    def _lonely(self, rank: int, block: Block, group: tuple[int, ...], lists: Ranks | None) -> Iterator[Ranks]:
+    def _lonely(self, rank: int, block: HeldBlock, group: tuple[int, ...], lists: Ranks | None) -> Iterator[Ranks]:
         """Yield losses that leave one rank or rank list with a block, which is not that of a rank."""
         held = rank in block.members
         lefts: list[tuple[Ranks, Ranks]] = []
@@ -67,7 +67,7 @@ class Doubts:
                 self._done.add((block, left, whose, held))
                 yield (block.members - left) | more
 
-    def _of_others(self, block: Block) -> Sequence[Ranks]:
+    def _of_others(self, block: HeldBlock) -> Sequence[Ranks]:
         """Return the holders of each rank list, or each alone where the list has the whole stage."""
         if block not in self._foreign:
             held: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Doubts:
             self._foreign[block] = _joined([frozenset(ranks) for ranks in held.values()])
         return self._foreign[block]
 
-    def _within(self, block: Block, group: tuple[int, ...], lists: Ranks) -> Sequence[Ranks]:
+    def _within(self, block: HeldBlock, group: tuple[int, ...], lists: Ranks) -> Sequence[Ranks]:
         """Return each holder of a rank list that has not the list itself."""
         key = block, group[0]
         if key not in self._among:

@@ -10,7 +10,7 @@ from ms_recover.model.audit import Finding
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
-from ms_recover.planning.audit.blocks import Block, StepHolders, block_text
+from ms_recover.planning.audit.blocks import HeldBlock, StepHolders, block_text
 from ms_recover.planning.audit.evidence import find_evidence
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.hosts import hosts_in_manifests
@@ -134,7 +134,7 @@ def _alone(case: Case) -> Iterator[Finding]:
         yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; or {_REDUNDANCY}, where that dealt them out")
 
 
-def _is_unique(facts: Facts, block: Block) -> bool:
+def _is_unique(facts: Facts, block: HeldBlock) -> bool:
     """Whether the axes or layouts say that one rank alone has such a block, without shards of the optimizer."""
     stages, name = facts.stages, block.kind.names[0]
     cut = next((one for one in stages.cuts.get(block.kind.stage, ()) if name in one.names), None)

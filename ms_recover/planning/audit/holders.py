@@ -18,8 +18,8 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import (
     NOTHING_TIED,
-    Block,
     BlockKind,
+    HeldBlock,
     Ranks,
     StepHolders,
     block_text,
@@ -65,8 +65,8 @@ class _Finding:
 
     def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
         """Return what was found."""
-        by_rank: dict[int, list[Block]] = defaultdict(list)
-        claimed: list[tuple[Block, Sequence[int]]] = []
+        by_rank: dict[int, list[HeldBlock]] = defaultdict(list)
+        claimed: list[tuple[HeldBlock, Sequence[int]]] = []
         whole: list[int] = []
         for stage, ranks in self._by_stage().items():
             if self._is_whole(stage, ranks[0]):
@@ -121,7 +121,9 @@ class _Finding:
             sizes[rank] = sizes[like] if like is not None else usual.get(self.facts.stages.of(rank), 0)
         return sizes
 
-    def _whole_slices(self, ranks: Iterable[int], sizes: Mapping[int, int]) -> Iterator[tuple[Block, Sequence[int]]]:
+    def _whole_slices(
+        self, ranks: Iterable[int], sizes: Mapping[int, int]
+    ) -> Iterator[tuple[HeldBlock, Sequence[int]]]:
         """Yield whole slices that are copied, each with the ranks of its group."""
         done: set[tuple[int, ...]] = set()
         for rank in ranks:
@@ -130,9 +132,9 @@ class _Finding:
                 done.add(group)
                 source = self.facts.groups.sources.get(rank, "nothing says who else holds it")
                 kind = BlockKind(stage=self.facts.stages.of(rank), names=(), cut="", source=source)
-                yield Block(kind=kind, holders=group, bytes=sizes[rank]), self.facts.groups.of(rank)
+                yield HeldBlock(kind=kind, holders=group, bytes=sizes[rank]), self.facts.groups.of(rank)
 
-    def _blocks_of_stage(self, stage: int, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
+    def _blocks_of_stage(self, stage: int, ranks: Sequence[int]) -> Iterator[tuple[HeldBlock, Sequence[int]]]:
         """Yield the blocks of a stage, each with the ranks that need it."""
         index, source = self.index, self.facts.stages.paths[stage]
         kinds = index.kinds[stage]
@@ -165,7 +167,7 @@ class _Finding:
         listed: Mapping[int, Parameter | None],
         total: Mapping[int, int],
         ranks: Sequence[int],
-    ) -> Iterator[tuple[Block, Sequence[int]]]:
+    ) -> Iterator[tuple[HeldBlock, Sequence[int]]]:
         """Yield the blocks of parameters that a layout cuts."""
         needing: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank in ranks:
@@ -186,9 +188,9 @@ class _Finding:
             size = total[rank_kind[holders[0]]] if holders else None
             if len(needing) > 1 and holders:
                 self.doubts.divided.add(kind.stage)
-            yield Block(kind=kind, holders=tuple(holders), bytes=size), there
+            yield HeldBlock(kind=kind, holders=tuple(holders), bytes=size), there
 
-    def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
+    def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[HeldBlock, Sequence[int]]]:
         """Yield the blocks of a parameter without layout: every rank of the stage holds it, or each its own."""
         index = self.index
         there = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
@@ -202,19 +204,19 @@ class _Finding:
         if name in self.facts.stages.layouts[stage]:  # a layout that does not fit: it is taken from nobody
             for rank in needing:
                 own = (rank,) if rank in self.sound else ()
-                yield Block(kind=kind, holders=own, bytes=size), (rank,)
+                yield HeldBlock(kind=kind, holders=own, bytes=size), (rank,)
             return
         contents = {index.digest(rank, name) for rank in there} - {None}
         counter = parameter is not None and index.is_counter(parameter)
         known = len(contents) == 1 or counter or not self.facts.options.quick
         if (len(contents) < 2 and known) or (counter and index.may_differ(name, there)):
             everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
-            yield Block(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
+            yield HeldBlock(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
             return
         for rank in needing:
             group = self.facts.groups.of(rank)
             held = tuple(one for one in there if one in group)
-            block = Block(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size)
+            block = HeldBlock(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size)
             self.doubts.own.add(block)
             yield block, (rank,)
 
@@ -226,7 +228,7 @@ class _Finding:
                 text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
                 yield frozenset((rank,)), text
 
-    def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[Block]]) -> Iterator[tuple[Ranks, str]]:
+    def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[HeldBlock]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)

@@ -14,7 +14,7 @@ from ms_recover.model.audit import Losses as CountedLosses
 from ms_recover.model.options import DEFAULT_AUDIT, AuditOptions
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.after import Losable
-from ms_recover.planning.audit.blocks import Block, StepHolders
+from ms_recover.planning.audit.blocks import HeldBlock, StepHolders
 from ms_recover.planning.audit.families import Family, TooManyError, count_fatal, fatal_in_all
 from ms_recover.planning.audit.headline import headline_of
 from ms_recover.planning.audit.losses import Level, Losses
@@ -177,8 +177,8 @@ def _listed(book: Losses, lost: int) -> Iterator[Loss]:
 
 def block_classes(held: StepHolders, finest: Level) -> tuple[BlockClass, ...]:
     """Return the kinds of blocks, those with the fewest copies first; stages that cut alike are one kind."""
-    alike: dict[tuple[str, int, int, str], list[Block]] = defaultdict(list)
-    by_kind: dict[int, list[Block]] = defaultdict(list)
+    alike: dict[tuple[str, int, int, str], list[HeldBlock]] = defaultdict(list)
+    by_kind: dict[int, list[HeldBlock]] = defaultdict(list)
     for block in held.blocks:
         by_kind[id(block.kind)].append(block)
     for blocks in by_kind.values():
@@ -190,7 +190,7 @@ def block_classes(held: StepHolders, finest: Level) -> tuple[BlockClass, ...]:
     return tuple(sorted(found, key=lambda one: (one.hosts, one.copies, one.names)))
 
 
-def _class(blocks: Sequence[Block], finest: Level) -> BlockClass:
+def _class(blocks: Sequence[HeldBlock], finest: Level) -> BlockClass:
     kinds = {block.kind for block in blocks}
     stages = {kind.stage for kind in kinds}
     names = sorted({name for kind in kinds for name in kind.names})
@@ -209,12 +209,12 @@ def _class(blocks: Sequence[Block], finest: Level) -> BlockClass:
     )
 
 
-def _bytes_of(blocks: Iterable[Block]) -> int | None:
+def _bytes_of(blocks: Iterable[HeldBlock]) -> int | None:
     sizes = [block.bytes for block in blocks]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
-def single_copy_bytes(blocks: Iterable[Block]) -> int | None:
+def single_copy_bytes(blocks: Iterable[HeldBlock]) -> int | None:
     """Return the bytes of blocks that one rank alone holds; None where sizes are not known."""
     return _bytes_of(block for block in blocks if len(block.holders) == 1)

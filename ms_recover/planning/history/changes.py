@@ -47,7 +47,7 @@ def find_changes(moments: Sequence[Moment]) -> Changes:
     for rank, course in courses.items():
         if len(course) < LEAST_STEPS:
             continue
-        newest = course[-1][1]
+        newest = course[-1][1]  # whose list counts: a parameter that is gone does not stop
         for parameter, place in zip(newest.listed, _kept(course), strict=True):
             elements[parameter.name] = prod(parameter.shape)
             if place == 0:
@@ -56,6 +56,7 @@ def find_changes(moments: Sequence[Moment]) -> Changes:
                 since[parameter.name][course[place][0]].append(rank)
             else:
                 changing[parameter.name].append(rank)
+    # A weight with a state of the optimizer is trained: with one value at all steps it stopped, and is not frozen.
     trained = {match["weight"] for name in elements if (match := _STATE.match(name)) is not None}
     frozen = []
     for name, ranks in constant.items():

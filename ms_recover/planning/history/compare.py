@@ -78,7 +78,7 @@ def compare_moments(
                         continue
                     sides = _sides(held, column)
                     course = courses.get((number, name))
-                    if course is None:
+                    if course is None:  # equal before, or one value at most ranks: then differing is a fault
                         since, noticed = agreed.get(number), name in recorded[number]
                         own = tolerance.covers(name) or (noticed and since is None and not _outvoted(sides))
                         course = courses[number, name] = _Course(

@@ -114,7 +114,7 @@ def find_odd_values(moments: Sequence[Moment], read: ReadValues) -> tuple[tuple[
                     pairs += [("nan", value.nan)] if value.nan else []
                     pairs += [("inf", value.inf)] if value.inf else []
                     seen[name] &= value.zero
-                    if value.zero and was.get((rank, name)):
+                    if value.zero and was.get((rank, name)):  # zeros are odd only after other values
                         pairs.append(("zero", 1))
                     was[rank, name] = was.get((rank, name), False) or not value.zero
                 for kind, count in pairs:

@@ -95,7 +95,7 @@ def _moment(
             continue
         orders.add(order[0])
         listed = file.parameters if isinstance(file, SliceFile) else ()
-        if listed != manifest.parameters:
+        if listed != manifest.parameters:  # a witness speaks for what was saved, also where the file changed since
             listed = manifest.parameters
         key = listed if isinstance(listed, ParameterList) else ParameterList(listed)
         training = manifest.training

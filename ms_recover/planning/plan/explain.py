@@ -15,7 +15,7 @@ from ms_recover.planning.plan.planner import Planned
 from ms_recover.planning.supply.compose import Composition, complete_slice
 from ms_recover.planning.supply.expected_parameters import NotComposableError, expected_parameters
 from ms_recover.planning.supply.parameters import ParameterIndex
-from ms_recover.planning.supply.pieces import Choice, choose_parameters
+from ms_recover.planning.supply.pieces import Giving, choose_parameters
 from ms_recover.planning.supply.supply import Supply, supply_of
 from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.world_size import check_rank
@@ -102,7 +102,7 @@ def judge_complete(
     return Judged(step=step, run=run, value=actions, why=why)
 
 
-def _explained(index: ParameterIndex, rank: int, choice: Choice) -> ExplainedParameter:
+def _explained(index: ParameterIndex, rank: int, choice: Giving) -> ExplainedParameter:
     parameter, settled = choice.parameter, choice.settled
     notes = []
     if settled.region is None:

@@ -57,7 +57,7 @@ def target_of_axes(
             f"{','.join(order)} of its {copies} data-parallel and {tensor} tensor-parallel ranks: give --order, or "
             f"{_INSTEAD}"
         )
-    if wanted > 1 and tensor == 1:
+    if wanted > 1 and tensor == 1:  # no layout shows in which dimension each parameter would be cut
         raise UsageError(f"--axes {axes}: nothing in the source is cut, so that tp={wanted} says nothing; {_INSTEAD}")
     if shards not in (0, 1) and not any(_shards_of(layout) for layouts in merged for layout in layouts.values()):
         raise UsageError(f"--optimizer-shards: the optimizer of the source shards no parameter; {_INSTEAD}")

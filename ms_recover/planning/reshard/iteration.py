@@ -113,7 +113,7 @@ def common_of(
                 members = info.members
                 known = {name: getattr(info, name) for name in members if name in CommonInfo.__dataclass_fields__}
             known["step_num"] = step.step
-    if not inventory.iterations:
+    if not inventory.iterations:  # slices of another format hold progress as parameters, and in manifests
         known = {name: value for name, value in values.items() if name in (*MEMBERS, "consumed_samples")}
         cumulative = {file.manifest.cumulative_step for file in files if file.manifest is not None} - {None}
         counted = [*cumulative, known.get("global_step"), step.step if step.epoch == 1 else None]
@@ -121,7 +121,7 @@ def common_of(
         if len(cumulative) > 1:
             known["step_num"] = None
         known.setdefault("epoch_num", step.epoch)
-    known.update(given)
+    known.update(given)  # the operator's word goes before all that was found
     if not inventory.iterations:
         known.setdefault("global_step", known["step_num"])
     members = tuple(dict.fromkeys((*members, *(name for name in known if name != "members"))))

@@ -76,7 +76,7 @@ def plan_step(
     elif target is None:
         target = _target_of_axes(compared_parts, source, wanted)
     form = wanted.form or _form_of(files)
-    common = None
+    common = None  # only MindFormers' format states progress beside the slices
     if form == "mindformers":
         common = common_of(task.inventory or facts.inventory, step, files, task.values, wanted.common)
     elif wanted.common:

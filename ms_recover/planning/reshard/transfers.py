@@ -107,6 +107,7 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
                 continue
             name = names[whole.name]
             cut = cuts.cut(target.stages[stage].get(name), name, whole.shape)
+            # Parameters that are cut alike share one transfer: a plan stays small where parameters are many.
             key = (whole.dtype, whole.shape, id(whole.regions), id(cut))
             if key not in numbers:
                 numbers[key] = len(transfers)
@@ -114,10 +115,11 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
             mine.setdefault(kinds[whole.name], []).append(len(parameters))
             used.setdefault(kinds[whole.name], []).append(cut)
             parameters.append(MovedParameter(name, whole.name, numbers[key], whole.own, output.casts.get(whole.name)))
-        if not mine:
+        if not mine:  # each rank of the target gets a file, also where a stage has nothing for it
             mine, used = {None: []}, {None: []}
         lists.append(mine)
         groups.append({kind: groups_of(cuts_of, target.devices) for kind, cuts_of in used.items()})
+    # Of a lost stage nothing is known, so that any file may lack something of it.
     missing.update(dict.fromkeys(source.lost))
     plan = ReshardPlan(
         root=origin.root,
@@ -145,13 +147,7 @@ def plan_transfers(source: Source, target: Target, origin: Origin, output: Outpu
         files = [
             TargetFile(
                 rank=stage * target.devices + place,
-                target=(
-                    _name_of(output, stage * target.devices + place, origin.step)
-                    if common is None
-                    else weights_path(
-                        common, output.prefix, part or "model", stage * target.devices + place, target.ranks
-                    )
-                ),
+                target=_name_of(output, stage * target.devices + place, origin.step, part, target.ranks),
                 parameters=tuple(mine),
                 place=place,
                 stage=stage,
@@ -280,14 +276,16 @@ def pattern_like(file: SliceFile) -> str:
     return stem.removesuffix(ending) + "-{epoch}_{step}" if stem.endswith(ending) else _DEFAULT_PATTERN
 
 
-def _name_of(output: Output, rank: int, step: Step) -> str:
-    """Return the path of a rank's slice below the output; an iteration has epoch 0.
+def _name_of(output: Output, rank: int, step: Step, kind: WeightKind | None, ranks: int) -> str:
+    """Return the path of a rank's slice, or its file of a kind, below the output; an iteration has epoch 0.
 
     Raises
     ------
     UsageError
         When the pattern has another format's ending.
     """
+    if output.common is not None:
+        return weights_path(output.common, output.prefix, kind or "model", rank, ranks)
     epoch = 0 if step.is_iteration else step.epoch
     prefix, path = output.prefix or "checkpoint", output.pattern
     fields = {"{rank}": str(rank), "{prefix}": prefix, "{epoch}": str(epoch), "{step}": str(step.step)}

@@ -52,6 +52,7 @@ def choose_sources(supply: Supply) -> StepAssessment:
         layouts = facts.stages.why_unknown(rank) is None  # they go before the operator's word
         if isinstance(chosen, CopyAction) and not (layouts and rank in facts.groups.claimed):
             composed, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
+        # A composed slice would hide that it is open which slice is right, or could not be written.
         elif holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
             reason = f"{holding.reason}; {chosen}"
             composed = Composition(reason=str(chosen))

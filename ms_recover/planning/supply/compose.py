@@ -15,7 +15,7 @@ from ms_recover.model.texts import list_some, name_some
 from ms_recover.model.verdicts import ComposeKind, Evidence
 from ms_recover.planning.supply.expected_parameters import NotComposableError, expected_parameters
 from ms_recover.planning.supply.parameters import ParameterIndex, replica_of
-from ms_recover.planning.supply.pieces import Choice, PieceBook, choose_parameters
+from ms_recover.planning.supply.pieces import Giving, PieceBook, choose_parameters
 from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.supply.target_path import format_conflict, same_format_sources, target_of
 from ms_recover.planning.tree.facts import Facts, SliceFacts
@@ -122,7 +122,7 @@ def _choose(
     refusal: str,
     *,
     complete: bool = False,
-) -> tuple[Choice, ...] | Composition:
+) -> tuple[Giving, ...] | Composition:
     """Choose the source of each parameter; where not all can be had, return why: behind `refusal` if none was tried."""
     index = supply.index
     try:
@@ -165,7 +165,7 @@ def _strategy_file(index: ParameterIndex, rank: int) -> str:
     return index.stages.paths[index.stages.of(rank)]
 
 
-def _bytes(choices: Iterable[Choice]) -> int:
+def _bytes(choices: Iterable[Giving]) -> int:
     return sum(choice.parameter.nbytes for choice in choices)
 
 
@@ -173,7 +173,7 @@ def _incomplete(
     index: ParameterIndex,
     rank: int,
     own: Sequence[SliceFacts],
-    choices: Sequence[Choice],
+    choices: Sequence[Giving],
     missing: tuple[MissingRegion, ...],
     unlisted: tuple[MissingRegion, ...],
 ) -> Composition:
@@ -201,7 +201,7 @@ def _incomplete(
 
 
 def _whole_replicas(
-    index: ParameterIndex, rank: int, choices: Sequence[Choice], load: Mapping[int, int]
+    index: ParameterIndex, rank: int, choices: Sequence[Giving], load: Mapping[int, int]
 ) -> list[SliceFacts]:
     """Return sound slices that are the lost one whole, those with the lowest load first."""
     common: set[int] | None = None
@@ -215,7 +215,7 @@ def _whole_replicas(
     return sorted(whole, key=lambda slice_: (load.get(slice_.rank, 0), slice_.rank))
 
 
-def _borrowed(choices: Iterable[Choice]) -> tuple[str, ...]:
+def _borrowed(choices: Iterable[Giving]) -> tuple[str, ...]:
     return tuple(choice.parameter.name for choice in choices if choice.settled.tolerated)
 
 
@@ -223,7 +223,7 @@ def _action(
     index: ParameterIndex,
     rank: int,
     own: Sequence[SliceFacts],
-    choices: Sequence[Choice],
+    choices: Sequence[Giving],
     kind: ComposeKind = "compose",
 ) -> ComposeAction | None:
     book = PieceBook(index)

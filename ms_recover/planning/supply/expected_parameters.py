@@ -51,7 +51,7 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     if documented is not None and not complete:
         return _composable(documented)
     everything = [index.facts.expected(step, other) for other in index.stages.ranks(stage)] if complete else []
-    if any(everything):
+    if any(everything):  # documents state what each rank got: together they are the parameters of the stage
         listed = dict.fromkeys(entry for entry in everything if entry is not None)
         known = {parameter.name: parameter for entry in listed for parameter in entry}
         order = merge_orders([tuple(parameter.name for parameter in entry) for entry in listed])
@@ -68,6 +68,7 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     orders = {tuple(parameter.name for parameter in file.parameters): file for file in lists}
     if len({frozenset(order) for order in orders}) == 1 and (complete or not _is_dealt(index)):
         return _composable(_here(index, rank, parameter) for parameter in lists[0].parameters)
+    # Lists may differ where parameters were dealt out, but not by one name alone: that is a damaged name.
     for first, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
         if is_misread(first.parameters, other.parameters):
             raise NotComposableError(

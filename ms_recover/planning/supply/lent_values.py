@@ -133,7 +133,7 @@ def name_lost_states(facts: Facts, assessment: StepAssessment) -> list[str]:
         sources = _source_ranks(actions[verdict.rank]) if verdict.rank in actions else ()
         givers = [slice_ for rank in sources for slice_ in facts.at(assessment.step, rank) if _has_state(slice_)]
         differ = {_states_differ(slice_) for slice_ in givers}
-        if True in differ:
+        if True in differ:  # another rank's state is not this rank's: that weighs more than an unknown one
             own.append(verdict.rank)
         elif None in differ:
             recovered.append(verdict.rank)

@@ -20,7 +20,7 @@ _MOST_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Giving:
     """The sources of one parameter, as the slice lists it: the ranks that may give it, and those it is taken from.
 
     That is one rank for the whole region, or one for each of `Settled.parts`.
@@ -33,7 +33,7 @@ class Choice:
 
 def choose_parameters(
     supply: Supply, rank: int, expected: Iterable[Parameter], load: Mapping[int, int]
-) -> tuple[Choice, ...]:
+) -> tuple[Giving, ...]:
     """Choose the source of each parameter of a rank's slice.
 
     One rank that has everything goes first, then as few ranks as will do, then those with the lowest load, which is how
@@ -43,7 +43,7 @@ def choose_parameters(
     sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in settled if part.ranks], rank, load)
     taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in settled if part.ranks}}
     return tuple(
-        Choice(parameter, part, taken.get(part.ranks) or tuple(_first_of(sources, ranks) for _, _, ranks in part.parts))
+        Giving(parameter, part, taken.get(part.ranks) or tuple(_first_of(sources, ranks) for _, _, ranks in part.parts))
         for parameter, part in settled
     )
 
@@ -101,7 +101,7 @@ class PieceBook:
 
         return self._number(max(able, key=fitness))
 
-    def take(self, choice: Choice) -> ComposedParameter:
+    def take(self, choice: Giving) -> ComposedParameter:
         """Return a parameter with its pieces."""
         parameter, settled = choice.parameter, choice.settled
         if not parameter.nbytes:

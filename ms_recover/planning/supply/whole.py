@@ -195,6 +195,7 @@ class WholeParameters:
             clean.append(holders)
             if holders:
                 continue
+            # Where all holders agree, there is nothing to settle; else each region is settled for itself.
             wanted = shape_at(way.layout, way.cell(rank), like)
             settled = self.settlement.settle_region(rank, wanted)
             own = own or self._differs(settled, name)
@@ -204,7 +205,7 @@ class WholeParameters:
                 self.disputes.append(f"{name!r}: {settled.problem}")
         doubted = tuple(clean) if not all(clean) or self._mixed(stage) else ()
         key: object = (stage, way.number, like.shape, like.dtype, doubted)
-        if key not in self._shared or regions:
+        if key not in self._shared or regions:  # parameters that are cut and held alike share one tuple of regions
             boxes = [
                 HeldRegion(box, self._best(holders))
                 for rank, holders in zip(self._parts_of(way, stage), clean, strict=True)
@@ -275,9 +276,8 @@ class WholeParameters:
             mine = known.get(region.box)
             if mine is None or not mine.holders or not region.holders:
                 continue
-            digests = {self.index.digest(mine.holders[0], one.name), self.index.digest(region.holders[0], one.name)} - {
-                None
-            }
+            firsts = (mine.holders[0], region.holders[0])
+            digests = {self.index.digest(rank, one.name) for rank in firsts} - {None}
             if len(digests) > 1:
                 why = "pipeline stages hold different contents of it, and nothing settles which is right"
                 self.disputes.append(f"{one.name!r}: {why}")
@@ -285,7 +285,7 @@ class WholeParameters:
                     one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
                 )
         one = replace(one, overlaps=(*one.overlaps, *_overlaps(one, other)))
-        if not one.missing:
+        if not one.missing:  # what the other stage has is then only compared
             return one
         more = tuple(region for region in other.regions if region.box not in known)
         boxes = [region.box for region in more]
@@ -322,6 +322,7 @@ class WholeParameters:
         own = index.may_differ(name, ranks)
         digests = {index.digest(rank, name) for rank in ranks} - {None}
         why = None
+        # Without a layout it is whole only if nothing speaks for a cut: each reason that does refuses it.
         if len(lists) > 1:
             shapes = sorted({f"{parameter.dtype} {list(parameter.shape)}" for parameter in lists})
             why = f"no layout states how it is cut, and slices list it as {' and '.join(shapes)}"
