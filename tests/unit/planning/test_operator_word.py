@@ -349,3 +349,10 @@ def test_layouts_go_before_the_word_where_both_name_a_source(known, evidence):
     files = [StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, layouts))] if known else []
     plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, strategies=files, **WORD)
     assert [(action.rank, action.evidence) for action in plan.actions] == [(3, evidence)]
+
+
+def test_the_lists_of_slices_are_compared_at_the_newest_step_that_two_ranks_have():
+    slices = [slice_file(0), slice_file(1), slice_file(0, OLDER)]
+    slices.append(slice_file(2, OLDER, names=("c", "d", "moment1.a", "global_step")))
+    with pytest.raises(ContradictionError, match=r"at step 1_8: .* 'a' is only in the first"):
+        planned(slices, {}, groups=(frozenset({0, 2}),))

@@ -186,6 +186,7 @@ def common(iteration: int, epoch: int, **more: float | None) -> CommonInfo:
         ({50: 1, 149: 3}, 100, 2),  # 50 to 74 steps
         ({100: 1, 300: 2}, 200, None),  # 150 to 299 steps
         ({100: 2, 50: 7}, 200, None),  # contradict each other
+        ({100: 2, 50: 7}, 8, None),
     ],
 )
 def test_the_epoch_follows_from_the_steps_per_epoch(others: dict[int, int], iteration: int, epoch: int | None) -> None:

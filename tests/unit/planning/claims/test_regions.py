@@ -31,5 +31,12 @@ def test_of_a_grid_only_neighbours_are_near():
     assert len(Grid(boxes).near(((3, 5), (7, 8)))) == 2
 
 
+def test_boxes_of_different_tensors_share_nothing_that_could_be_named():
+    assert intersect(((0, 2), (1, 3)), ((1, 4), (0, 2))) == ((1, 2), (1, 2))
+    assert intersect(((0, 2), (1, 3)), ((2, 4), (0, 2))) is None
+    with pytest.raises(ValueError, match="zip"):
+        intersect(((0, 2),), ((0, 2), (1, 3)))
+
+
 def test_without_boxes_nothing_is_near():
     assert list(Grid([]).near(((0, 1),))) == []

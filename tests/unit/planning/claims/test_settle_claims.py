@@ -203,3 +203,12 @@ def test_one_file_under_two_names_does_not_show_that_a_list_is_right(inodes, gro
     slices = [replace(file, inode=inode) for file, inode in zip(SLICES, inodes, strict=False)]
     claims = settle_claims(lists((0, 1, 2, 3)), slices, PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
     assert claims.groups.of(0) == group
+
+
+@pytest.mark.parametrize(("evidence", "stands"), [("manifest", True), ("vote", False)])
+def test_what_a_recovery_wrote_stands_for_a_list_by_manifests_of_training_alone(evidence, stands):
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    told = [group_file(0, [0, 1]), *lists((2,), (3,))]
+    recovered = backed(SLICES[0], "a", group=(0, 1), origin=f"recovered from rank 1 (x.ckpt), by {evidence}")
+    assert (not settle_claims(told, [recovered, *SLICES[1:]], layouts).rejected_lists) == stands

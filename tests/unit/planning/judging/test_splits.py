@@ -82,7 +82,8 @@ def facts_of(values, older, manifests=()):
     for rank, step, value in held:
         file = slice_file(rank, step)
         if rank in manifests:
-            file = replace(file, manifest=manifest(file, value, world_size=4))
+            run = manifests[rank] if isinstance(manifests, dict) else "run"
+            file = replace(file, manifest=manifest(file, value, world_size=4, run_id=run))
         slices.append(file)
     known = Contents({path(rank, step): digests(value) for rank, step, value in held})
     return gather_facts(tree(slices, {}, ranks=range(4)), contents=known)
@@ -101,6 +102,12 @@ def test_a_rank_whose_other_slices_are_unlike_those_of_a_source_is_no_replica_of
 def test_damage_in_one_place_of_another_step_shows_no_other_layout():
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
     assert why_no_replica(facts, 1, newest(facts, 0)) is None
+
+
+@pytest.mark.parametrize(("runs", "shown"), [(("run", "run"), True), (("run", "other"), False)])
+def test_slices_of_two_runs_at_another_step_show_no_other_layout(runs, shown):
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "ijkh"}, manifests=dict(enumerate(runs)))
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
 
 
 def test_a_rank_without_other_slices_may_hold_the_same():

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.errors import MissingInputError, UsageError
-from ms_recover.model.inventory import GroupFile, Inventory, RankPath
+from ms_recover.model.inventory import GroupFile, Inventory, RankPath, StrategyFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout, Strategy
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
 from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
@@ -290,3 +293,11 @@ def test_only_the_ranks_that_are_asked_for_need_a_slice():
     assert make_plan(inventory, PlanOptions(ranks=frozenset((2,)))).step is None
     with pytest.raises(UsageError, match="rank 9"):
         make_plan(inventory, PlanOptions(ranks=frozenset((9,))))
+
+
+def test_layouts_that_contradict_the_lists_are_noted_with_what_is_done_about_it():
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, layouts)),)
+    inventory = replace(tree(whole(4), {rank: [0, 1, 2, 3] for rank in range(4)}), strategy_files=files)
+    (note,) = (note for note in make_plan(inventory).notes if note.path == files[0].path)
+    assert note.reason.endswith("only ranks which both call the same lend each other slices")

@@ -51,6 +51,7 @@ def test_what_has_no_place_and_what_the_tree_states():
         ("lora_rank_8_rank_3_1", None, "lora_rank_8"),
         ("test", None, "test"),
         ("", "opt", None),
+        ("job_rank_3", "model", "job_rank_3"),
     ],
 )
 def test_the_prefix_names_no_rank(prefix, part, expected):

@@ -143,3 +143,15 @@ def test_facts_do_not_depend_on_the_order_of_the_scan():
     assert [one.path for one in gather(slices).counted_at(STEP)] == [
         one.path for one in gather(slices[::-1]).counted_at(STEP)
     ]
+
+
+def test_a_slice_of_the_first_rank_beyond_the_world_is_none_of_its_slices():
+    inside = [backed(slice_file(rank), "a") for rank in range(4)]
+    facts = gather_facts(tree([*inside, slice_file(4)], {}))
+    assert (facts.world.ranks, [slice_.rank for slice_ in facts.counted]) == (4, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("run_id", "expected"), [("", None), ("run", "run")])
+def test_manifests_without_a_run_s_name_leave_the_run_without_one(run_id, expected):
+    facts = gather([backed(slice_file(rank), "a", run=run_id) for rank in range(4)])
+    assert [run.run_id for run in runs_of(facts, STEP)] == [expected]

@@ -9,7 +9,14 @@ from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.tree.lineage import RunRecord, find_lineage, find_run_records, follow_choice, merge_run_records
+from ms_recover.planning.tree.lineage import (
+    RunRecord,
+    find_lineage,
+    find_run_records,
+    follow_choice,
+    merge_run_records,
+    texts_of_aside,
+)
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
@@ -297,3 +304,19 @@ def test_a_slice_is_later_than_a_lineage_where_its_run_was_started_after_the_las
 def test_the_choice_of_an_experiment_is_that_of_its_last_run():
     records = (record("a", 1, base_prefix="one"), record("b", 2, base_prefix="one"), record("c", 3, base_prefix="two"))
     assert [lineage(*records, chosen=name).last.run_id for name in ("one", "two", "a")] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("newest", "aside", "named"), [(None, "3_4", True), ("1_8", "3_4", False), (None, None, False)]
+)
+def test_a_run_of_which_everything_was_set_aside_is_brought_back_by_its_name(newest, aside, named):
+    one = record("old", 100, newest, aside=None if aside is None else Step.parse(aside))
+    texts = texts_of_aside([one])
+    assert ["recover_train(run='old') brings it back" in text for text in texts] == [True] * named
+
+
+def test_a_run_without_a_name_is_chosen_by_one_of_its_steps():
+    found = lineage(record("a", 1))
+    assert found.advice(record("", None)) == "--step names one of its steps"
+    assert found.advice(record("b", 2)).startswith("--run b chooses it, or recover_train(run='b')")
+    assert found.advice(record("", None, prefixes=("x", "y"))).startswith("--run x or --run y chooses it")

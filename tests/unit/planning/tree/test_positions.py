@@ -39,6 +39,7 @@ def test_one_source_counts_for_all_where_it_states_all():
     """An overflow adds nothing to a global_step, so that counts of two sources are not compared."""
     files = [slice_of(FIRST, prefix="CKP_1", global_step=15), slice_of(LATER, stated=20, global_step=14)]
     assert known(files) == {("CKP_1", FIRST): (15, "global_step"), ("CKP", LATER): (14, "global_step")}
+    assert [find_positions(files).of(file) for file in files] == [15, 14]
 
 
 def test_where_no_source_states_all_each_step_has_its_strongest():
