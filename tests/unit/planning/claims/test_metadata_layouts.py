@@ -3,7 +3,7 @@
 import pytest
 
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.claims.metadata_layouts import saved_layout
+from ms_recover.planning.claims.rebuild import saved_layout
 
 
 @pytest.mark.parametrize(
