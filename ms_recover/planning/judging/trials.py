@@ -39,9 +39,9 @@ def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: C
         nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True) if cuts else ()
         for other in nearest:
             bare = [rank for rank in ranks if bare_at(facts, other, rank)]
-            shown = {rank for cut in cuts for rank in _comparable(facts, cut, bare)} if other != step else ()
-            if shown:
-                trials += [slice_.file for rank in sorted(shown) for slice_ in bare_at(facts, other, rank)]
+            pairs = {rank for cut in cuts for rank in _comparable(facts, cut, bare)} if other != step else ()
+            if pairs:
+                trials += [slice_.file for rank in sorted(pairs) for slice_ in bare_at(facts, other, rank)]
                 break
     return trials
 
