@@ -63,14 +63,23 @@ def audit(  # noqa: PLR0913 (the keywords of programs)
     """
     if not inventory.steps:
         return audit_claims(inventory, options, topology, wanted)
-    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
+    session = Session(inventory, options, jobs=jobs, progress=progress, read=read)
+    planned = session.planned
     if (others := text_of_others(planned.tree.facts)) is not None:
         _log.warning("%s: %s", inventory.root, others)
-    return audit_planned(planned, topology, wanted)
+    return audit_planned(planned, topology, wanted, session.reader)
 
 
-def audit_planned(planned: Planned, topology: Topology | None = None, wanted: AuditOptions = DEFAULT_AUDIT) -> Audit:
-    """Say the same of a tree that is planned already; arguments and errors are those of `audit`."""
+def audit_planned(
+    planned: Planned,
+    topology: Topology | None = None,
+    wanted: AuditOptions = DEFAULT_AUDIT,
+    read: Reader | None = None,
+) -> Audit:
+    """Say the same of a tree that is planned already; arguments and errors are those of `audit`.
+
+    Without `read` no more slices are read than for the plan.
+    """
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.holders import steps_of_tree
     from ms_recover.planning.audit.make_audit import AuditedTree, make_audit
@@ -86,7 +95,7 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
     else:
         steps = list(steps_of_tree(planned.tree))
         why, evidence = "", evidence_of(tree.inventory, tree.options)
-        losses = losable(planned.tree)
+        losses = losable(planned.tree, read)
         dealt = steps[0].step in planned.compared.structure.deduplicated
         case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))
         findings = find_findings(case)
@@ -103,30 +112,40 @@ def audit_planned(planned: Planned, topology: Topology | None = None, wanted: Au
     return make_audit(audited, topology, wanted)
 
 
+_MOST_READ = 1 << 30
+"""Bytes of slices, such as those of older steps, that are read to know what a plan would do after losses."""
+
+
 class _UnreadError(Exception):
     """Slices would have to be read that were not."""
 
 
-def losable(tree: Parts) -> Losable:
-    """Return a tree that may be planned without the files of some ranks, by what was read of it."""
+def losable(tree: Parts, read: Reader | None = None) -> Losable:
+    """Return a tree that may be planned without the files of some ranks, by what was read of it, or is by `read`."""
     from ms_recover.planning.audit.after import Losable
     from ms_recover.planning.choice import choose_step
     from ms_recover.planning.judging.judge import Parts
     from ms_recover.planning.tree.tree_facts import TreeFacts
 
     facts = tree.facts
+    known, left = facts.contents, _MOST_READ
 
-    def read(files: Sequence[SliceFile]) -> Contents:
-        if not all(map(facts.contents.knows, files)):
+    def contents_of(files: Sequence[SliceFile]) -> Contents:
+        nonlocal known, left
+        unread = [file for file in files if not known.knows(file)]
+        left -= sum(file.size for file in unread)
+        if unread and (read is None or left < 0):
             raise _UnreadError
-        return facts.contents.of(files)
+        if unread and read is not None:
+            known = known.merged(read(unread))
+        return known.of(files)
 
     def ask(ranks: frozenset[int]) -> tuple[Choice[AssessedStep], bool]:
-        left, options = facts.without(ranks)
+        without, options = facts.without(ranks)
         try:
-            return Session(left, options, read=read).chosen[1], True
+            return Session(without, options, read=contents_of).chosen[1], True
         except _UnreadError:
-            return choose_step(Parts(TreeFacts(left, options, facts.contents))), False
+            return choose_step(Parts(TreeFacts(without, options, known))), False
 
     return Losable(tree, ask)
 

@@ -53,7 +53,8 @@ def describe(
     MissingInputError, UsageError, ContradictionError
         As `ms_recover.api.plan` does.
     """
-    planned = Session(inventory, options, jobs=jobs, progress=progress, read=read).planned
+    session = Session(inventory, options, jobs=jobs, progress=progress, read=read)
+    planned = session.planned
     made = with_obstacles(planned.plan, options.follow)
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(planned, most)
@@ -62,6 +63,7 @@ def describe(
     if topology is not None and not whole:
         unplaced = name_ranks(topology.unplaced(planned.plan.world_size))
         missing.append(f"The audit takes each rank for a host of its own: nothing names the hosts of {unplaced}.")
+    hosts = topology if whole else None
     return Report(
         inventory=inventory,
         plan=made,
@@ -70,7 +72,7 @@ def describe(
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(lambda: audit_planned(planned, topology if whole else None), "audit", missing),
+        audit=_unless_impossible(lambda: audit_planned(planned, hosts, read=session.reader), "audit", missing),
         history=_unless_impossible(lambda: make_tree_history(planned.tree.facts), "history", missing),
         missing=tuple(missing),
     )

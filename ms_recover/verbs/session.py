@@ -41,6 +41,8 @@ class Session:
 
     Attributes
     ----------
+    reader : callable
+        Reads slices of the tree.
     facts : TreeFacts
         What is known of the tree; they are others after more was read.
 
@@ -61,7 +63,7 @@ class Session:
         known_runs: Sequence[RunRecord] = (),
     ) -> None:
         self.inventory, self.options = inventory, options
-        self._reader = read or reader_of(inventory, jobs, progress)
+        self.reader = read or reader_of(inventory, jobs, progress)
         self.facts = TreeFacts(inventory, options, known_runs=known_runs)
         self._parts = Parts(self.facts)
 
@@ -94,7 +96,7 @@ class Session:
         """
         unread = {file.path: file for file in files if not self.contents.knows(file)}
         if unread:
-            self.facts = self.facts.with_contents(self.contents.merged(self._reader(list(unread.values()))))
+            self.facts = self.facts.with_contents(self.contents.merged(self.reader(list(unread.values()))))
             self._parts = Parts(self.facts)
         return bool(unread)
 
