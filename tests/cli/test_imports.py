@@ -84,6 +84,7 @@ def test_the_list_of_commands_imports_none_of_them():
         "ms_recover.cli.signals",
         "ms_recover.errors",
         "ms_recover.lazy",
+        "ms_recover.version",
     ]
 
 
