@@ -91,9 +91,8 @@ def complete_iteration(  # noqa: PLR0913 (the keywords of programs)
 ) -> tuple[ActionResult, ...]:
     """Do what `complete` does for each file of a slice: of an iteration its model file and its optimizer file.
 
-    Of these only some `kinds`, if they are given; where a slice is one file they say nothing.
-
-    An `output` is for one of them alone.
+    Of these only some `kinds`, if they are given; where a slice is one file they say nothing. An `output` is
+    for one file.
 
     Raises
     ------
@@ -101,6 +100,8 @@ def complete_iteration(  # noqa: PLR0913 (the keywords of programs)
         As `complete` does; nothing is written unless all files can be.
     """
     held = [kind for kind in (*kinds, None) if any(file.kind == kind for file in inventory.slices)] or kinds
+    if output is not None and len(held) > 1:
+        raise UsageError(f"{output} is one file, and a slice of an iteration is two: name one of the kinds")
     session = Session(inventory, options, jobs=jobs, progress=progress)
     return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
 

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ms_recover import api
+from ms_recover.errors import UsageError
 from tests.support.iteration_trees import unpack
 
 
@@ -14,3 +17,11 @@ def test_only_files_of_a_kind_that_the_tree_has_are_completed(tmp_path):
     ]
     assert len(targets[0]) == 2
     assert targets[1] == targets[0][:1]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_one_output_for_two_files_is_refused_before_anything_is_written(tmp_path, dry_run):
+    inventory, output = api.scan(unpack("dp2_mp4", tmp_path / "tree")), tmp_path / "full.safetensors"
+    with pytest.raises(UsageError, match="is one file"):
+        api.complete_iteration(inventory, 1, output=str(output), dry_run=dry_run)
+    assert not output.exists()
