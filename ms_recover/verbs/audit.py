@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ms_recover.errors import MsRecoverError
 from ms_recover.model.contents import Contents, Reader
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ms_recover.planning.plan.planner import Planned
 
 _log = logging.getLogger(__name__)
+_MOST_READ = 1 << 30
+"""Bytes of slices, such as those of older steps, that are read to know what a plan would do after losses."""
 
 
 def audit(  # noqa: PLR0913 (the keywords of programs)
@@ -58,7 +61,7 @@ def audit(  # noqa: PLR0913 (the keywords of programs)
     ------
     MissingInputError
         When there is neither a slice nor anything that says who will hold the same.
-    UsageError, ContradictionError
+    UsageError, ContradictionError, StorageError
         As `ms_recover.api.plan`, and when the topology places another number of ranks.
     """
     if not inventory.steps:
@@ -109,15 +112,22 @@ def audit_planned(
         disputed=bool(plan.disagreements),
         losable=losses,
     )
-    return make_audit(audited, topology, wanted)
-
-
-_MOST_READ = 1 << 30
-"""Bytes of slices, such as those of older steps, that are read to know what a plan would do after losses."""
+    try:
+        return make_audit(audited, topology, wanted)
+    except _ReadingError as failed:  # which says nothing about the loss that was asked about
+        raise failed.error from None
 
 
 class _UnreadError(Exception):
     """Slices would have to be read that were not."""
+
+
+class _ReadingError(Exception):
+    """The tree cannot be read; kept apart from what a plan after a loss says."""
+
+    def __init__(self, error: MsRecoverError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def losable(tree: Parts, read: Reader | None = None) -> Losable:
@@ -137,7 +147,10 @@ def losable(tree: Parts, read: Reader | None = None) -> Losable:
         if unread and (read is None or left < 0):
             raise _UnreadError
         if unread and read is not None:
-            known = known.merged(read(unread))
+            try:
+                known = known.merged(read(unread))
+            except MsRecoverError as error:
+                raise _ReadingError(error) from error
         return known.of(files)
 
     def ask(ranks: frozenset[int]) -> tuple[Choice[AssessedStep], bool]:
