@@ -81,12 +81,22 @@ def code_of(plan: Plan) -> int:
     What comes after something that failed is not tried: lists and records of a rank after its slice, slices that are
     given up and documents after everything else.
     """
-    slices, aside = {one.target for one in plan.actions}, {one.path for one in plan.set_aside}
-    failed = {one.rank for one in plan.obstacles if one.path in slices}
-    last = aside | {one.target for one in plan.documents}
-    met = [one for one in plan.obstacles if one.path in slices or (one.path not in last and one.rank not in failed)]
-    met = met or [one for one in plan.obstacles if one.path in aside] or list(plan.obstacles[:1])
-    return max((_ERRORS[one.kind].exit_code for one in met), default=0)
+    slices = {action.target for action in plan.actions}
+    aside = {slice_.path for slice_ in plan.set_aside}
+    documents = {document.target for document in plan.documents}
+    failed = {obstacle.rank for obstacle in plan.obstacles if obstacle.path in slices}
+    written: list[Obstacle] = []
+    given_up: list[Obstacle] = []
+    announced: list[Obstacle] = []
+    for obstacle in plan.obstacles:
+        if obstacle.path in aside:
+            given_up.append(obstacle)
+        elif obstacle.path in documents:
+            announced.append(obstacle)
+        elif obstacle.path in slices or obstacle.rank not in failed:
+            written.append(obstacle)
+    met = written or given_up or announced[:1]  # the first document that fails ends the last phase
+    return max((_ERRORS[obstacle.kind].exit_code for obstacle in met), default=0)
 
 
 def targets_of(plan: Plan) -> list[Target]:

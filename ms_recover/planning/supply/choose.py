@@ -45,7 +45,7 @@ def choose_sources(supply: Supply) -> StepAssessment:
         if isinstance(holding, Sound | Kept):
             verdicts.append(_kept(holding))
             if isinstance(holding, Kept):
-                kept.append(f"rank {rank}, {holding.one.path}: {holding.judgement.reason}")
+                kept.append(f"rank {rank}, {holding.slice.path}: {holding.judgement.reason}")
             continue
         own = [slice_ for slice_ in facts.at(judgement.step, rank) if not _is_foreign(judgement, slice_)]
         chosen = _copy_within_group(supply, rank, holding, own, load)
@@ -96,13 +96,13 @@ def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
 
 
 def _kept(holding: Sound | Kept) -> RankVerdict:
-    lent = text_of_kept(holding.one)
+    lent = text_of_kept(holding.slice)
     return RankVerdict(
-        rank=holding.one.rank,
+        rank=holding.slice.rank,
         state="ok",
         verdict="keep",
         reason=f"{holding.judgement.reason}; {lent}" if lent else holding.judgement.reason,
-        path=holding.one.path,
+        path=holding.slice.path,
         evidence=holding.judgement.evidence,
     )
 
@@ -147,18 +147,20 @@ def _copy_within_group(
         doubt = facts.groups.contested.get(rank)
         more = f"; {doubt}{_WHICH_IS_RIGHT}" if doubt is not None else ""
         return f"nobody of its group [{ranks_text(group)}] has a sound slice ({states}){more}"
-    able.sort(key=lambda giver: (giver.judgement.evidence == "structure", load[giver.one.rank], giver.one.rank))
-    unlike = {giver.one.rank: why_no_replica(facts, rank, giver.one) for giver in able}
-    able = [giver for giver in able if unlike[giver.one.rank] is None]
+    able.sort(key=lambda giver: (giver.judgement.evidence == "structure", load[giver.slice.rank], giver.slice.rank))
+    unlike = {giver.slice.rank: why_no_replica(facts, rank, giver.slice) for giver in able}
+    able = [giver for giver in able if unlike[giver.slice.rank] is None]
     if not able:
         return next(why for why in unlike.values() if why is not None)
     manifest = find_own_manifest(facts, judgement, rank)
-    odd = {giver.one.rank: other_contents(manifest, giver.one, _lent(giver)) for giver in able}
-    against = {giver.one.rank: _why_against(facts, judgement, rank, giver.one, odd[giver.one.rank]) for giver in able}
-    able = [giver for giver in able if against[giver.one.rank] is None]
+    odd = {giver.slice.rank: other_contents(manifest, giver.slice, _lent(giver)) for giver in able}
+    against = {
+        giver.slice.rank: _why_against(facts, judgement, rank, giver.slice, odd[giver.slice.rank]) for giver in able
+    }
+    able = [giver for giver in able if against[giver.slice.rank] is None]
     if not able:
         return next(why for why in against.values() if why is not None)
-    usable, why = same_format_sources(facts, rank, own, [giver.one for giver in able])
+    usable, why = same_format_sources(facts, rank, own, [giver.slice for giver in able])
     if why is not None:
         return why
     source, judged = usable[0], judgement.slices[usable[0].path]
@@ -176,8 +178,8 @@ def _copy_within_group(
 _WHICH_IS_RIGHT = ": name the right rank lists with --group-info, or remove the strategy file if it is of another job"
 
 
-def _lent(one: Sound) -> tuple[str, ...]:
-    return borrowed_from(one.one, one.judgement.borrowed)
+def _lent(giver: Sound) -> tuple[str, ...]:
+    return borrowed_from(giver.slice, giver.judgement.borrowed)
 
 
 def _why_against(

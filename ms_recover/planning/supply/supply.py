@@ -27,7 +27,7 @@ from ms_recover.planning.tree.runs import Run
 class Sound:
     """A rank's sound slice of the step."""
 
-    one: SliceFacts
+    slice: SliceFacts
     judgement: Judgement
 
 
@@ -35,7 +35,7 @@ class Sound:
 class Kept:
     """A rank's slice of the step that stays, and gives nothing that others hold differently."""
 
-    one: SliceFacts
+    slice: SliceFacts
     judgement: Judgement
 
 
@@ -74,12 +74,12 @@ class Supply:
     @cached_property
     def sound(self) -> Mapping[int, SliceFacts]:
         """The slices that can be relied on, by rank."""
-        return {rank: one.one for rank, one in enumerate(self.holdings) if isinstance(one, Sound)}
+        return {rank: holding.slice for rank, holding in enumerate(self.holdings) if isinstance(holding, Sound)}
 
     @cached_property
     def kept(self) -> Mapping[int, SliceFacts]:
         """The slices that stay although more others differ from them, by rank."""
-        return {rank: one.one for rank, one in enumerate(self.holdings) if isinstance(one, Kept)}
+        return {rank: holding.slice for rank, holding in enumerate(self.holdings) if isinstance(holding, Kept)}
 
     @cached_property
     def index(self) -> ParameterIndex:
@@ -174,10 +174,10 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept 
     judged = [(slice_, judgement.slices[slice_.path]) for slice_ in slices]
     for slice_, worth in judged:
         if worth.status == "sound":
-            return Sound(one=slice_, judgement=worth)
+            return Sound(slice=slice_, judgement=worth)
     for slice_, worth in judged:
         if worth.kept:
-            return Kept(one=slice_, judgement=worth)
+            return Kept(slice=slice_, judgement=worth)
     if judged:
         statuses = {worth.status for _, worth in judged}
         named = ((slice_.path, worth.reason) for slice_, worth in judged)
