@@ -58,7 +58,7 @@ def command(  # noqa: PLR0913 (an option each)
     """
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
-    from ms_recover.reporting.backup_text import backup_text
+    from ms_recover.reporting.outcome_text import backup_text
 
     with api.open_target(url, root, dry_run=dry_run) as target:
         inventory = scan_tree(root, scan, as_json=as_json)

@@ -115,7 +115,7 @@ def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, in
         raise UsageError(f"--watch works beside the job, on a local directory: {shown_url(root)} is none")
     from ms_recover.formats.report_json import sealed_step_to_json
     from ms_recover.model.sealing import SealedStep
-    from ms_recover.reporting.sealing_text import sealed_line
+    from ms_recover.reporting.outcome_text import sealed_line
     from ms_recover.supervision.watch import Watch
 
     def tell(sealed: SealedStep) -> None:

@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913 (an option each)
     They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT; curl and browsers can read it too. Only slices and
     their companions that a scan finds below ROOT are given, and nothing is written.
     """
-    need_aiohttp()
+    need_packages()
     from ms_recover.serving.server import serve
     from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE
 
@@ -92,9 +92,10 @@ def command(  # noqa: PLR0913 (an option each)
     return 0
 
 
-def need_aiohttp() -> None:
-    """Raise UsageError when aiohttp, which serves, is not installed."""
+def need_packages() -> None:
+    """Raise UsageError when a package that serves is not installed."""
     import importlib.util
 
-    if importlib.util.find_spec("aiohttp") is None:
-        raise UsageError("recover-ckpt serve needs aiohttp: pip install 'ms-recover[serve]'")
+    for name in ("aiohttp", "prometheus_client"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(f"recover-ckpt serve needs {name}: pip install 'ms-recover[serve]'")

@@ -1,4 +1,4 @@
-"""The outcome of a plan as text for an operator."""
+"""The outcomes of a plan, of a copy and of a seal as text for an operator."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from ms_recover.model.backup import BackupOutcome
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
+from ms_recover.model.sealing import SealedStep
 from ms_recover.model.texts import list_some, many
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.plan_text import given_up_lines, going_back, outvoted_lines
-from ms_recover.reporting.tables import page, section, size_text
+from ms_recover.reporting.tables import one_line, page, section, size_text
 
 _MOST_NAMED = 8
 
@@ -105,3 +107,45 @@ def _headline(outcome: Outcome) -> str:
 def _held(outcome: Outcome) -> str:
     parts = f"the surviving parameters of {many(len(outcome.results), 'slice')} of step {outcome.step} are written"
     return parts if outcome.partial else f"every rank has its slice of step {outcome.step}"
+
+
+def backup_text(outcome: BackupOutcome, width: int | None) -> str:
+    """Return what was copied, or with a dry run would be, and what to do with it."""
+    counted = f"{outcome.files} files, {outcome.objects} different contents, {size_text(outcome.bytes)}: "
+    lines = [f"step {outcome.step} of {outcome.root} is in {outcome.url}", f"{counted}{_sent(outcome)}"]
+    if outcome.dry_run:
+        lines = [f"step {outcome.step} of {outcome.root} can go to {outcome.url}", f"{counted}{_to_send(outcome)}"]
+    else:
+        lines.append(f"bring it back with: {shlex.join(['recover-ckpt', 'apply', 'ROOT', '--from', outcome.url])}")
+    title = "Slices that do not hold what their manifests say: their bytes came from replicas"
+    lines += section(title, ("slice", "why"), [(one.path, one.reason) for one in outcome.passed_over], width)
+    if outcome.passed_over:
+        lines.append(f"repair them with: {shlex.join(['recover-ckpt', 'apply', outcome.root])}")
+    return page(lines)
+
+
+def _sent(outcome: BackupOutcome) -> str:
+    sent = f"{outcome.uploaded} sent, {size_text(outcome.uploaded_bytes)}" if outcome.uploaded else "all were there"
+    if not outcome.verified:
+        return f"{sent}; not read back"
+    if outcome.read_back == outcome.objects:
+        return f"{sent}; all read back"
+    return f"{sent}; read back" if outcome.uploaded else f"{sent}; compared by size, --verify reads them"
+
+
+def _to_send(outcome: BackupOutcome) -> str:
+    if not outcome.uploaded:
+        return "all are there, nothing would be sent"
+    return f"{outcome.uploaded} would be sent, {size_text(outcome.uploaded_bytes)}; nothing was written"
+
+
+def sealed_line(found: SealedStep, when: str) -> str:
+    """Return the line about a step that was sealed at a time, which is given as text."""
+    line = (
+        f"{when} step {found.step}: {len(found.sealed)} manifests written "
+        f"({size_text(found.bytes)} read in {found.seconds:.1f} s)"
+    )
+    if found.wrong:
+        reasons = [f"rank {one.rank} {one.status}: {one.path}: {one.reason}" for one in found.wrong]
+        line += f"; {len(found.wrong)} slices are not sound and got none: {list_some(reasons, separator='; ')}"
+    return one_line(line)

@@ -13,14 +13,18 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from ms_recover.errors import MsRecoverError
+from ms_recover.formats.common_info import COMMON_MEMBERS
+from ms_recover.formats.header import parse_header
 from ms_recover.formats.header_cache import KnownHeaders
-from ms_recover.model.inventory import SliceFile
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.steps import Step
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import OpenFile
+from ms_recover.stores.urls import open_store
 
 _MOST_ASKED = 3
 """Slices of one prefix and step: one that is damaged is outvoted."""
@@ -112,3 +116,26 @@ def _with_numbers(file: SliceFile, numbers: Mapping[str, float]) -> SliceFile:
     return replace(
         file, global_step=counted.get(_GLOBAL_STEP), step_num=counted.get(_STEP_NUM) if of_mindformers else None
     )
+
+
+_MOST_AGREEING = 8
+
+
+def read_progress(inventory: Inventory, step: Step) -> dict[str, float]:
+    """Return the values of the parameters of one element that ``common.json`` has members for, by name.
+
+    A few slices are read, which must agree: what differs among them is left out, as are values that are no number.
+    """
+    sound = [one for one in inventory.slices if one.step == step and one.problem is None and one.encryption is None]
+    found: dict[str, set[float]] = defaultdict(set)
+    with open_store(inventory.root) as store:
+        for file in sound[:_MOST_AGREEING]:
+            try:
+                with store.open(file.path) as opened:
+                    header = parse_header(opened.read_at, opened.size, name=file.path)
+                    for name, value in read_numbers(opened, header, COMMON_MEMBERS).items():
+                        found[name].add(value)
+            except MsRecoverError:
+                continue
+    agreed = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    return {name: value for name, value in agreed.items() if isfinite(value) and value >= 0}

@@ -12,16 +12,18 @@ from functools import partial
 from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
 from ms_recover.file_names import GROUP_INFO_NAME, ITERATION_CONTAINERS, MANIFEST_SUFFIX, META_NAME, named_iteration
 from ms_recover.model.inventory import Note, RankPath
-from ms_recover.scanning.layouts import Folder, is_unfinished, top_folder
 from ms_recover.scanning.naming import (
+    Folder,
     Pattern,
     SliceName,
     Unused,
+    is_unfinished,
     name_before,
     never_a_slice,
     outvoted_reason,
     read_slice_name,
     strategy_rank,
+    top_folder,
     why_unused,
 )
 from ms_recover.scanning.notes import Notes

@@ -10,13 +10,16 @@ import logging
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, unquote
 
 from aiohttp import web
 
+from ms_recover.bounded_json import decode_object
 from ms_recover.errors import (
     FormatError,
     MissingInputError,
@@ -24,15 +27,16 @@ from ms_recover.errors import (
     PermissionDeniedError,
     UsageError,
 )
+from ms_recover.formats.codec import Fields, Path, Size, convert
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.serving.conditions import answer_to, http_time
 from ms_recover.serving.connections import SERVER, Connection, abort
 from ms_recover.serving.metrics import Metrics
 from ms_recover.serving.pages import listing_html, listing_json, wants_json
-from ms_recover.serving.requests import is_own_name, read_wanted
 from ms_recover.serving.sending import send_bytes, send_file
 from ms_recover.serving.tree import ServedTree
+from ms_recover.stores.http_digests import VERSION, Wanted
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.paths import check_path
 from ms_recover.system_errors import DENIED
@@ -309,3 +313,54 @@ def _line(found: Contents, path: str) -> dict[str, Any]:
     digests = found.digests[path]
     line: dict[str, Any] = {"path": path, "digests": [digests.file, *digests.parameters]}
     return {**line, "state": found.states[path][:500]} if path in found.states else line
+
+
+_MOST_ENTRIES = 1 << 18
+_PORT = re.compile(r":\d*\Z", re.ASCII)
+
+
+class _File(Fields):
+    path: Path
+    bytes: Size
+    mtime_ns: int
+
+
+class _Digests(Fields):
+    version: int
+    files: tuple[_File, ...]
+
+
+def read_wanted(data: bytes) -> list[Wanted]:
+    """Return the files to digest.
+
+    Raises
+    ------
+    FormatError
+        When it is no such request.
+    """
+    try:
+        asked = convert(decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES), _Digests)
+        if asked.version != VERSION:
+            raise ValueError(f"version {asked.version}, this side has version {VERSION}")
+        paths = Counter(one.path for one in asked.files)
+        if len(paths) < len(asked.files):
+            raise ValueError(f"{paths.most_common(1)[0][0]} is asked for twice")
+    except ValueError as error:
+        raise FormatError(f"this is no request for digests: {str(error)[:500]}") from None
+    return [Wanted(one.path, one.bytes, one.mtime_ns, None) for one in asked.files]
+
+
+def is_own_name(host: str | None, names: Collection[str]) -> bool:
+    """Whether a request's Host is this host: an address or a name of loopback, or one of `names`.
+
+    Browsers always send one; a program of before HTTP/1.1 may leave it out.
+    """
+    if host is None:
+        return True
+    name = (_PORT.sub("", host.strip()).removeprefix("[").removesuffix("]")).rstrip(".").lower()
+    if name in names or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,13 +1,18 @@
-"""What a server counts, as text for Prometheus."""
+"""The counts of a server, as text for Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-@dataclass
-class Metrics:
+
+@dataclass(eq=False)
+class Metrics(Collector):
     """Counts since the start."""
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -22,22 +27,31 @@ class Metrics:
 
     def text(self) -> str:
         """Return the counts in the text format of Prometheus, version 0.0.4."""
-        requests = [
-            f'ms_recover_requests_total{{method="{method}",status="{status}"}} {count}'
-            for (method, status), count in sorted(self.requests.items())
-        ]
-        rows = (
-            ("requests_total", "counter", "Requests that were answered.", None),
-            ("sent_bytes_total", "counter", "Bytes of files that were sent.", self.sent_bytes),
-            ("digested_bytes_total", "counter", "Bytes that were read for digests.", self.digested_bytes),
-            ("digested_files_total", "counter", "Files that were digested.", self.digested_files),
-            ("refused_connections_total", "counter", "Connections above the limit.", self.refused_connections),
-            ("timed_out_connections_total", "counter", "Connections that were too slow.", self.timed_out_connections),
-            ("scans_total", "counter", "Scans of the tree.", self.scans),
-            ("open_connections", "gauge", "Connections that are open now.", self.open_connections),
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry).decode()
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the names are not asked for before the first collection."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts by name."""
+        requests = CounterMetricFamily(
+            "ms_recover_requests", "Requests that were answered.", labels=("method", "status")
         )
-        lines: list[str] = []
-        for name, kind, text, value in rows:
-            lines += [f"# HELP ms_recover_{name} {text}", f"# TYPE ms_recover_{name} {kind}"]
-            lines += requests if value is None else [f"ms_recover_{name} {value}"]
-        return "\n".join(lines) + "\n"
+        for (method, status), count in sorted(self.requests.items()):
+            requests.add_metric((method, str(status)), count)
+        yield requests
+        for name, text, count in (
+            ("sent_bytes", "Bytes of files that were sent.", self.sent_bytes),
+            ("digested_bytes", "Bytes that were read for digests.", self.digested_bytes),
+            ("digested_files", "Files that were digested.", self.digested_files),
+            ("refused_connections", "Connections above the limit.", self.refused_connections),
+            ("timed_out_connections", "Connections that were too slow.", self.timed_out_connections),
+            ("scans", "Scans of the tree.", self.scans),
+        ):
+            yield CounterMetricFamily(f"ms_recover_{name}", text, value=count)
+        yield GaugeMetricFamily(
+            "ms_recover_open_connections", "Connections that are open now.", value=self.open_connections
+        )

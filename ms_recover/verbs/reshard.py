@@ -27,8 +27,8 @@ from ms_recover.planning.reshard.actions import paths_taken
 from ms_recover.planning.reshard.step_plan import ReshardTask, plan_step, why_incomplete
 from ms_recover.planning.tree.candidates import refuse_experiments, text_of_others
 from ms_recover.planning.tree.runs import Run
+from ms_recover.scanning.counters import read_progress
 from ms_recover.scanning.naming import Pattern
-from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
 from ms_recover.stores.urls import is_url, shown_url
 from ms_recover.verbs.session import Session

@@ -571,9 +571,10 @@ def test_answers_about_digests_that_cannot_be_are_refused(nodes):
                 store.digests([file], lambda count: None)
 
 
-def test_without_aiohttp_it_says_what_to_install(monkeypatch):
-    from ms_recover.cli.serve import need_aiohttp
+@pytest.mark.parametrize("missing", ["aiohttp", "prometheus_client"])
+def test_without_a_package_it_says_what_to_install(missing, monkeypatch):
+    from ms_recover.cli.serve import need_packages
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'ms-recover\[serve\]'"):
-        need_aiohttp()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(UsageError, match=rf"needs {missing}: pip install 'ms-recover\[serve\]'"):
+        need_packages()
