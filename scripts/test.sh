@@ -7,6 +7,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/venv.sh
 source scripts/servers.sh
-ensure_venv
-ensure_servers
+if [[ " $* " == *" --quick "* ]]; then
+  ensure_venv quick
+else
+  ensure_venv
+  ensure_servers
+fi
 exec python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@"
