@@ -20,13 +20,14 @@ from ms_recover.formats.audit_json import audit_to_json
 from ms_recover.formats.codec import json_text
 from ms_recover.formats.history_json import history_to_json
 from ms_recover.formats.plan_json import plan_to_json
-from ms_recover.formats.report_json import result_to_json, verification_to_json
+from ms_recover.formats.report_json import inventory_to_json, result_to_json, verification_to_json
 from ms_recover.formats.reshard_json import reshard_plan_to_json
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.tree.positions import find_positions
 from tests.support.audits import RandomTree
 from tests.support.experiment_trees import random_experiments
 from tests.support.iteration_trees import unpack
@@ -159,6 +160,7 @@ def _verbs(inventory: Inventory, options: PlanOptions, source: Random) -> dict[s
         return [[str(one.step), one.recoverable] for one in steps]
 
     return {
+        "scan": lambda: inventory_to_json(inventory, find_positions(inventory.slices).every),
         "plan": plan,
         "audit": lambda: audit_to_json(api.audit(inventory, options, topology, asked)),
         "history": lambda: history_to_json(api.history(inventory, options, read=read)),
