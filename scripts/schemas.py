@@ -1,20 +1,30 @@
-"""Write the JSON Schemas of what the commands print with --json, made of the types that print it.
+"""Write the JSON Schemas of what the commands print with --json, made of the nouns that print it.
 
-``python scripts/schemas.py [DIRECTORY]``, by default docs/schemas; a test compares them with the types.
+``python scripts/schemas.py [DIRECTORY]``, by default docs/schemas; a test compares them with the nouns.
+
+A noun says by ``RECORD`` which members its record has (`ms_recover.formats.record`), and by the types of its attributes
+and properties what they are; `ms_recover.formats.codec` has the bounds of ranks, sizes and the like.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from inspect import getattr_static, getdoc
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from ms_recover.engine.report_json import WorkerInfoFields
-from ms_recover.formats.audit_json import AuditFields
-from ms_recover.formats.codec import schema
-from ms_recover.formats.history_json import HistoryFields
+from ms_recover.formats import codec
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
+from ms_recover.formats.record import members_of
 from ms_recover.formats.report_json import (
     BackupFields,
     InventoryFields,
@@ -24,12 +34,14 @@ from ms_recover.formats.report_json import (
     VerificationFields,
 )
 from ms_recover.formats.reshard_json import ReshardOutcomeFields, ReshardPlanFields
+from ms_recover.model.audit import Audit
+from ms_recover.model.history import History
 
 COMMANDS = {
     "apply": OutcomeFields,
-    "audit": AuditFields,
+    "audit": Audit,
     "copy": BackupFields,
-    "history": HistoryFields,
+    "history": History,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
     "reshard": ReshardOutcomeFields,
@@ -40,6 +52,10 @@ COMMANDS = {
     "verify": VerificationFields,
     "worker-info": WorkerInfoFields,
 }
+_UNIONS = (Union, UnionType)
+_UNITS = {
+    name: getattr(codec, name) for name in ("Rank", "Size", "Count", "BigCount", "Epoch", "Moment", "Digest", "Extent")
+}
 
 
 def main(directory: Path) -> None:
@@ -49,10 +65,51 @@ def main(directory: Path) -> None:
         document = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": f"recover-ckpt {command} --json",
-            **schema(kind),
+            **msgspec.json.schema(type_of_record(kind)),
         }
         text = json.dumps(document, indent=1).replace('Fields"', '"')  # names of types without their ending
         (directory / f"{command.replace(' --', '-')}.schema.json").write_text(text + "\n")
+
+
+def type_of_record(hint: Any) -> Any:
+    """Return the type of the JSON that values of a type become, nouns within it as structures of their members."""
+    origin = get_origin(hint)
+    if origin in (None, Literal, Annotated):
+        return structure_of(hint) if hasattr(hint, "__dataclass_fields__") else float if hint is Fraction else hint
+    if origin is ClassVar:
+        return type_of_record(get_args(hint)[0])
+    arguments = tuple(one if one is Ellipsis else type_of_record(one) for one in get_args(hint))
+    return Union[arguments] if origin in _UNIONS else origin[arguments]  # noqa: UP007 (a union of these values)
+
+
+@cache
+def structure_of(noun: type) -> type[msgspec.Struct]:
+    """Return the structure of the records of a noun."""
+    made = msgspec.defstruct(noun.__name__, list(fields_of(noun)), kw_only=True)
+    made.__doc__ = (getdoc(noun) or "").partition("\n\n")[0].replace("\n", " ")
+    return made
+
+
+def fields_of(noun: type) -> Iterator[tuple[Any, ...]]:
+    """Yield name and type of each member of the records of a noun, and a default for those that may be left out."""
+    for member in members_of(noun):
+        hint = hint_of(noun, member.attribute)
+        if member.spread:
+            yield from fields_of(hint)
+        elif member.optional:
+            alternatives = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
+            kinds = (*(type_of_record(one) for one in alternatives if one is not NoneType), msgspec.UnsetType)
+            yield member.name, Union[kinds], msgspec.UNSET  # noqa: UP007 (a union of these values)
+        else:
+            yield member.name, type_of_record(hint)
+
+
+def hint_of(noun: type, name: str) -> Any:
+    """Return the type of an attribute or property of a noun."""
+    found = getattr_static(noun, name)
+    if isinstance(found, property):
+        return get_type_hints(found.fget, localns=_UNITS, include_extras=True)["return"]
+    return get_type_hints(noun, localns=_UNITS, include_extras=True)[name]
 
 
 if __name__ == "__main__":

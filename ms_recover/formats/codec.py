@@ -27,6 +27,8 @@ Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of anything else, from 0."""
+BigCount = Count | Annotated[str, Meta(pattern="^[0-9]{19,4000}$")]
+"""A number; its digits where it is too large for most readers of JSON."""
 Epoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 """An epoch, from 1; -1 where the step is an iteration of MindFormers."""
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -145,11 +147,6 @@ def json_text(value: Any, indent: int = 2) -> str:
         return msgspec.json.format(compact, indent=indent)
     except (UnicodeEncodeError, msgspec.DecodeError):  # a name that is not UTF-8 has half a surrogate pair
         return json.dumps(value, indent=indent or None)
-
-
-def schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a type, or of several."""
-    return msgspec.json.schema(kind)
 
 
 def _loads(data: bytes) -> Any:

@@ -16,10 +16,9 @@ from typing import Any
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.audit_json import audit_to_json
 from ms_recover.formats.codec import json_text
-from ms_recover.formats.history_json import history_to_json
 from ms_recover.formats.plan_json import plan_to_json
+from ms_recover.formats.record import record
 from ms_recover.formats.report_json import inventory_to_json, result_to_json, verification_to_json
 from ms_recover.formats.reshard_json import reshard_plan_to_json
 from ms_recover.model.axes import Axes
@@ -162,8 +161,8 @@ def _verbs(inventory: Inventory, options: PlanOptions, source: Random) -> dict[s
     return {
         "scan": lambda: inventory_to_json(inventory, find_positions(inventory.slices).every),
         "plan": plan,
-        "audit": lambda: audit_to_json(api.audit(inventory, options, topology, asked)),
-        "history": lambda: history_to_json(api.history(inventory, options, read=read)),
+        "audit": lambda: record(api.audit(inventory, options, topology, asked)),
+        "history": lambda: record(api.history(inventory, options, read=read)),
         "verify": lambda: verification_to_json(api.verify(inventory, options)),
         "reshard": lambda: reshard_plan_to_json(api.plan_reshard(inventory, "/nowhere", wanted, options), {}),
         "complete": complete,
