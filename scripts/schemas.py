@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from fractions import Fraction
 from functools import cache
 from inspect import getattr_static, getdoc
@@ -25,37 +26,39 @@ from ms_recover.formats import codec
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
 from ms_recover.formats.record import members_of
-from ms_recover.formats.report_json import (
-    BackupFields,
-    InventoryFields,
-    OutcomeFields,
-    SealedStepFields,
-    ServingFields,
-    VerificationFields,
-)
 from ms_recover.formats.reshard_json import ReshardOutcomeFields, ReshardPlanFields
 from ms_recover.model.audit import Audit
+from ms_recover.model.backup import BackupOutcome
 from ms_recover.model.history import History
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.iterations import Document, Iteration, Tracker
+from ms_recover.model.listening import Started, Stopped
+from ms_recover.model.outcome import Outcome
+from ms_recover.model.sealing import SealedStep
+from ms_recover.model.verification import Verification
 
 COMMANDS = {
-    "apply": OutcomeFields,
+    "apply": Outcome,
     "audit": Audit,
-    "copy": BackupFields,
+    "copy": BackupOutcome,
     "history": History,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
     "reshard": ReshardOutcomeFields,
     "reshard --plan": ReshardPlanFields,
-    "seal --watch": SealedStepFields,
-    "scan": InventoryFields,
-    "serve": ServingFields,
-    "verify": VerificationFields,
+    "seal --watch": SealedStep,
+    "scan": Inventory,
+    "serve": Started | Stopped,
+    "verify": Verification,
     "worker-info": WorkerInfoFields,
 }
 _UNIONS = (Union, UnionType)
 _UNITS = {
-    name: getattr(codec, name) for name in ("Rank", "Size", "Count", "BigCount", "Epoch", "Moment", "Digest", "Extent")
+    name: getattr(codec, name)
+    for name in ("Rank", "Size", "Count", "BigCount", "Epoch", "Moment", "Digest", "Extent", "Port")
 }
+_NAMES = _UNITS | {"Document": Document, "Iteration": Iteration, "Tracker": Tracker}
+"""What names in annotations mean, where that is more than they mean in their module."""
 
 
 def main(directory: Path) -> None:
@@ -73,19 +76,27 @@ def main(directory: Path) -> None:
 
 def type_of_record(hint: Any) -> Any:
     """Return the type of the JSON that values of a type become, nouns within it as structures of their members."""
-    origin = get_origin(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(origin or hint):
+        return structure_of(origin or hint)
     if origin in (None, Literal, Annotated):
-        return structure_of(hint) if hasattr(hint, "__dataclass_fields__") else float if hint is Fraction else hint
-    if origin is ClassVar:
-        return type_of_record(get_args(hint)[0])
-    arguments = tuple(one if one is Ellipsis else type_of_record(one) for one in get_args(hint))
-    return Union[arguments] if origin in _UNIONS else origin[arguments]  # noqa: UP007 (a union of these values)
+        return float if hint is Fraction else hint
+    kinds = tuple(one if one is Ellipsis else type_of_record(one) for one in arguments)
+    if origin in _UNIONS:
+        return Union[kinds]  # noqa: UP007 (a union of these values)
+    return kinds[0] if origin is ClassVar else origin[kinds]
 
 
 @cache
 def structure_of(noun: type) -> type[msgspec.Struct]:
-    """Return the structure of the records of a noun."""
-    made = msgspec.defstruct(noun.__name__, list(fields_of(noun)), kw_only=True)
+    """Return the structure of the records of a noun; a member that is one text says which noun it is."""
+    fields, tag = [], {}
+    for name, hint, *default in fields_of(noun):
+        if get_origin(hint) is Literal and isinstance(word := get_args(hint)[0], str) and not get_args(hint)[1:]:
+            tag = {"tag_field": name, "tag": word}
+        else:
+            fields.append((name, hint, *default))
+    made = msgspec.defstruct(noun.__name__, fields, kw_only=True, **tag)
     made.__doc__ = (getdoc(noun) or "").partition("\n\n")[0].replace("\n", " ")
     return made
 
@@ -93,10 +104,10 @@ def structure_of(noun: type) -> type[msgspec.Struct]:
 def fields_of(noun: type) -> Iterator[tuple[Any, ...]]:
     """Yield name and type of each member of the records of a noun, and a default for those that may be left out."""
     for member in members_of(noun):
-        hint = hint_of(noun, member.attribute)
-        if member.spread:
-            yield from fields_of(hint)
-        elif member.optional:
+        hint: Any = noun
+        for name in member.attribute.split("."):
+            hint = hint_of(get_origin(hint) or hint, name)
+        if member.optional:
             alternatives = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
             kinds = (*(type_of_record(one) for one in alternatives if one is not NoneType), msgspec.UnsetType)
             yield member.name, Union[kinds], msgspec.UNSET  # noqa: UP007 (a union of these values)
@@ -108,8 +119,8 @@ def hint_of(noun: type, name: str) -> Any:
     """Return the type of an attribute or property of a noun."""
     found = getattr_static(noun, name)
     if isinstance(found, property):
-        return get_type_hints(found.fget, localns=_UNITS, include_extras=True)["return"]
-    return get_type_hints(noun, localns=_UNITS, include_extras=True)[name]
+        return get_type_hints(found.fget, localns=_NAMES, include_extras=True)["return"]
+    return get_type_hints(noun, localns=_NAMES, include_extras=True)[name]
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
 Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Milliseconds since 1970 in UTC, up to the year 9999."""
+Port = Annotated[int, Meta(ge=1, lt=1 << 16)]
+"""A port of TCP."""
 Extent = tuple[Count, Count]
 """First index and the one behind the last, in one dimension."""
 Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], Meta(max_length=64)]

@@ -5,70 +5,100 @@ lists them in ``RECORD``, words with a space between:
 
 - ``reason``: the attribute, or property, of that name
 - ``bytes=size``: a member that is named otherwise than its attribute
+- ``*step``: the members of the noun in that attribute
 - ``part?=kind``, ``borrowed?``: a member that is left out where it is None, False or empty
-- ``*step``: the members of another noun at this place; none where that is None
+- ``documents?of_iteration``: a member that is there where another attribute is true
 
-A number that most readers of JSON would round is written as text.
+A `BigCount` that most readers of JSON would round is written as text.
 
 ``docs/schemas`` is made of the same lists and of the types of the attributes; see ``scripts/schemas.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 _LARGEST = (1 << 63) - 1
-_PLAIN = (str, bool, float, type(None), dict)
+_PLAIN = frozenset({str, bool, int, float, type(None), dict})
 
 
 class Member(NamedTuple):
-    """A member of a record; with `spread` it stands for all members of another record."""
+    """A member of a record; an optional one is there where the attribute `condition` is true, or it is not empty."""
 
     name: str
     attribute: str
     optional: bool
-    spread: bool
-    get: Callable[[Any], Any]
+    condition: str
 
 
 @cache
-def members_of(kind: type) -> tuple[Member, ...]:
+def members_of(noun: type) -> tuple[Member, ...]:
     """Return the members of the records of a type of nouns."""
-    fields: tuple[str, ...] = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]
-    members = []
-    for word in getattr(kind, "RECORD", "").split() or fields:
-        name, _, attribute = word.lstrip("*").partition("=")
-        attribute = attribute or name.removesuffix("?")
-        get = attrgetter(attribute)
-        members.append(Member(name.removesuffix("?"), attribute, name.endswith("?"), word.startswith("*"), get))
-    return tuple(members)
+    fields: dict[str, Any] = noun.__dataclass_fields__  # type: ignore[attr-defined]
+    return tuple(_members(noun, getattr(noun, "RECORD", "").split() or list(fields)))
 
 
-def record(noun: Any, *, keep: Collection[str] = ()) -> dict[str, Any]:
-    """Return a noun as plain JSON values, members in their order, arrays as tuples.
+def _members(noun: type, words: list[str]) -> Iterator[Member]:
+    for word in words:
+        name, _, attribute = word.partition("=")
+        if name.startswith("*"):
+            inner = noun.__dataclass_fields__[name[1:]].type.partition("[")[0]  # type: ignore[attr-defined]
+            for one in members_of(vars(sys.modules[noun.__module__])[inner]):
+                yield one._replace(attribute=f"{name[1:]}.{one.attribute}")
+        else:
+            name, optional, condition = name.partition("?")
+            yield Member(name, attribute or name, bool(optional), condition)
 
-    Members of `keep` are there also where they are empty.
-    """
-    found: dict[str, Any] = {}
-    for name, _, optional, spread, get in members_of(noun.__class__):
-        value = get(noun)
-        if spread:
-            found |= record(value) if value is not None else {}
-        elif not optional or name in keep or not (value is None or value is False or value == ()):
-            found[name] = _plain(value)
+
+class _Reader:
+    """Reads the members of the records of a type of nouns."""
+
+    def __init__(self, noun: type) -> None:
+        members = members_of(noun)
+        self.names = [one.name for one in members]
+        self._get = attrgetter(*(one.attribute for one in members))
+        self.values = self._get if len(members) > 1 else self._only
+        self.optional = [(one.name, one.condition) for one in members if one.optional]
+        types = {name: field.type for name, field in noun.__dataclass_fields__.items()}  # type: ignore[attr-defined]
+        self.large = [one.name for one in members if "BigCount" in types.get(one.attribute, "")]
+
+    def _only(self, noun: Any) -> tuple[Any, ...]:
+        return (self._get(noun),)
+
+
+_reader_of = cache(_Reader)
+
+
+def record(noun: Any) -> dict[str, Any]:
+    """Return a noun as plain JSON values, members in their order, arrays as tuples."""
+    reader = _reader_of(noun.__class__)
+    values = reader.values(noun)
+    found = dict(zip(reader.names, values, strict=True))
+    for name, condition in reader.optional:
+        if not (getattr(noun, condition) if condition else _is_there(found[name])):
+            del found[name]
+    if not _PLAIN.issuperset(map(type, values)):
+        for name, value in found.items():
+            if value.__class__ not in _PLAIN:
+                found[name] = _plain(value)
+    for name in reader.large:
+        if found[name] is not None and found[name] > _LARGEST:
+            found[name] = str(found[name])
     return found
 
 
+def _is_there(value: Any) -> bool:
+    return value is not None and value is not False and value != ()
+
+
 def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is int:
-        return value if value <= _LARGEST else str(value)
     if isinstance(value, tuple):
-        return value if not value or type(value[0]) in (int, str) else tuple([_plain(item) for item in value])
-    return float(value) if kind is Fraction else record(value)
+        return value if not value or value[0].__class__ in _PLAIN else tuple([_plain(item) for item in value])
+    if value.__class__ in _PLAIN:
+        return value
+    return float(value) if isinstance(value, Fraction) else record(value)

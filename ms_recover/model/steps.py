@@ -60,9 +60,11 @@ class Step:
 class Position:
     """The place of a step in its training: the steps since the very beginning, over all resumes."""
 
+    RECORD = "*step prefix cumulative_step stated_by"
+
     prefix: str
     """Of the slices, the ``_N`` of a rerun included: of two runs both may have a step of one name."""
     step: Step
     """Step by the name of the slices."""
-    cumulative_step: int
+    cumulative_step: Count
     stated_by: CountedBy

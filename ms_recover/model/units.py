@@ -18,5 +18,7 @@ Moment: TypeAlias = int
 """Milliseconds since 1970 in UTC."""
 Digest: TypeAlias = str
 """``xxh3_128:`` and 32 hexadecimal digits."""
+Port: TypeAlias = int
+"""A port of TCP."""
 Extent: TypeAlias = tuple[Count, Count]
 """First index and the one behind the last, in one dimension."""
