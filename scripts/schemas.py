@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from inspect import getattr_static, getdoc
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,17 +23,17 @@ import msgspec
 
 from ms_recover.engine.report_json import WorkerInfoFields
 from ms_recover.formats import codec
-from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
 from ms_recover.formats.record import members_of
-from ms_recover.formats.reshard_json import ReshardOutcomeFields, ReshardPlanFields
 from ms_recover.model.audit import Audit
 from ms_recover.model.backup import BackupOutcome
 from ms_recover.model.history import History
+from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.iterations import Document, Iteration, Tracker
 from ms_recover.model.listening import Started, Stopped
 from ms_recover.model.outcome import Outcome
+from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
 from ms_recover.model.sealing import SealedStep
 from ms_recover.model.verification import Verification
 
@@ -42,10 +42,10 @@ COMMANDS = {
     "audit": Audit,
     "copy": BackupOutcome,
     "history": History,
-    "inspect": InspectionFields,
+    "inspect": Inspection,
     "plan": ExplainedPlanFields,
-    "reshard": ReshardOutcomeFields,
-    "reshard --plan": ReshardPlanFields,
+    "reshard": ReshardOutcome,
+    "reshard --plan": ReshardPlan,
     "seal --watch": SealedStep,
     "scan": Inventory,
     "serve": Started | Stopped,
@@ -107,20 +107,25 @@ def fields_of(noun: type) -> Iterator[tuple[Any, ...]]:
         hint: Any = noun
         for name in member.attribute.split("."):
             hint = hint_of(get_origin(hint) or hint, name)
-        if member.optional:
-            alternatives = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
-            kinds = (*(type_of_record(one) for one in alternatives if one is not NoneType), msgspec.UnsetType)
-            yield member.name, Union[kinds], msgspec.UNSET  # noqa: UP007 (a union of these values)
+        there = [one for one in get_args(hint) if one is not NoneType] if get_origin(hint) in _UNIONS else [hint]
+        if member.name.startswith("*"):
+            yield from (_left_out(name, kind) for name, kind in fields_of(there[0]))
+        elif member.optional:
+            yield _left_out(member.name, *map(type_of_record, there))
         else:
             yield member.name, type_of_record(hint)
 
 
+def _left_out(name: str, *kinds: Any) -> tuple[Any, ...]:
+    return name, Union[(*kinds, msgspec.UnsetType)], msgspec.UNSET
+
+
 def hint_of(noun: type, name: str) -> Any:
     """Return the type of an attribute or property of a noun."""
-    found = getattr_static(noun, name)
-    if isinstance(found, property):
-        return get_type_hints(found.fget, localns=_NAMES, include_extras=True)["return"]
-    return get_type_hints(noun, localns=_NAMES, include_extras=True)[name]
+    found = getattr_static(noun, name, None)  # no attribute of the class where it is not in slots
+    function = found.func if isinstance(found, cached_property) else getattr(found, "fget", None)
+    hints = get_type_hints(function or noun, localns=_NAMES, include_extras=True)
+    return hints["return" if function is not None else name]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ lists them in ``RECORD``, words with a space between:
 
 - ``reason``: the attribute, or property, of that name
 - ``bytes=size``: a member that is named otherwise than its attribute
-- ``*step``: the members of the noun in that attribute
+- ``*step``: the members of the noun in that attribute; ``*header?``, where it is not None, behind all others
 - ``part?=kind``, ``borrowed?``: a member that is left out where it is None, False or empty
 - ``documents?of_iteration``: a member that is there where another attribute is true
 
@@ -28,7 +28,10 @@ _PLAIN = frozenset({str, bool, int, float, type(None), dict})
 
 
 class Member(NamedTuple):
-    """A member of a record; an optional one is there where the attribute `condition` is true, or it is not empty."""
+    """A member of a record; an optional one is there where the attribute `condition` is true, or it is not empty.
+
+    One whose name begins with ``*`` stands for the members of the noun in its attribute, where it is not None.
+    """
 
     name: str
     attribute: str
@@ -46,13 +49,13 @@ def members_of(noun: type) -> tuple[Member, ...]:
 def _members(noun: type, words: list[str]) -> Iterator[Member]:
     for word in words:
         name, _, attribute = word.partition("=")
-        if name.startswith("*"):
+        name, optional, condition = name.partition("?")
+        if name.startswith("*") and not optional:
             inner = noun.__dataclass_fields__[name[1:]].type.partition("[")[0]  # type: ignore[attr-defined]
             for one in members_of(vars(sys.modules[noun.__module__])[inner]):
                 yield one._replace(attribute=f"{name[1:]}.{one.attribute}")
         else:
-            name, optional, condition = name.partition("?")
-            yield Member(name, attribute or name, bool(optional), condition)
+            yield Member(name, attribute or name.lstrip("*"), bool(optional), condition)
 
 
 class _Reader:
@@ -63,7 +66,8 @@ class _Reader:
         self.names = [one.name for one in members]
         self._get = attrgetter(*(one.attribute for one in members))
         self.values = self._get if len(members) > 1 else self._only
-        self.optional = [(one.name, one.condition) for one in members if one.optional]
+        self.parts = [one.name for one in members if one.name.startswith("*")]
+        self.optional = [(one.name, one.condition) for one in members if one.optional and one.name not in self.parts]
         types = {name: field.type for name, field in noun.__dataclass_fields__.items()}  # type: ignore[attr-defined]
         self.large = [one.name for one in members if "BigCount" in types.get(one.attribute, "")]
 
@@ -79,6 +83,7 @@ def record(noun: Any) -> dict[str, Any]:
     reader = _reader_of(noun.__class__)
     values = reader.values(noun)
     found = dict(zip(reader.names, values, strict=True))
+    parts = [found.pop(name) for name in reader.parts]
     for name, condition in reader.optional:
         if not (getattr(noun, condition) if condition else _is_there(found[name])):
             del found[name]
@@ -89,6 +94,8 @@ def record(noun: Any) -> dict[str, Any]:
     for name in reader.large:
         if found[name] is not None and found[name] > _LARGEST:
             found[name] = str(found[name])
+    for part in parts:
+        found.update(record(part) if part is not None else ())
     return found
 
 

@@ -175,6 +175,14 @@ def test_other_outputs_are_as_their_schemas_say(schema, words, tmp_path, recover
     validator(schema).validate(done.json)
 
 
+def test_members_of_a_common_json_that_nobody_knows_are_left_out(tmp_path, recover_ckpt):
+    (tmp_path / "common.json").write_text('{"global_step": 7, "more": 1, "epoch_num": null}')
+    done = recover_ckpt("inspect", "common.json", "--json", cwd=tmp_path)
+    validator("inspect").validate(done.json)
+    assert (done.code, done.json["common"]) == (0, {"global_step": 7, "epoch_num": None})
+    assert recover_ckpt("inspect", "common.json", cwd=tmp_path).code == 0
+
+
 def validator(command):
     schema = json.loads((SCHEMAS / f"{command}.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -19,7 +19,6 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.formats.codec import json_text
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.record import record
-from ms_recover.formats.reshard_json import reshard_plan_to_json
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import AuditOptions, PlanOptions
@@ -163,7 +162,7 @@ def _verbs(inventory: Inventory, options: PlanOptions, source: Random) -> dict[s
         "audit": lambda: record(api.audit(inventory, options, topology, asked)),
         "history": lambda: record(api.history(inventory, options, read=read)),
         "verify": lambda: record(api.verify(inventory, options)),
-        "reshard": lambda: reshard_plan_to_json(api.plan_reshard(inventory, "/nowhere", wanted, options), {}),
+        "reshard": lambda: record(api.plan_reshard(inventory, "/nowhere", wanted, options)),
         "complete": complete,
         "report": report,
     }
