@@ -23,10 +23,11 @@ import msgspec
 
 from ms_recover.engine.report_json import WorkerInfoFields
 from ms_recover.formats import codec
-from ms_recover.formats.plan_json import ExplainedPlanFields
+from ms_recover.formats.plan_json import PlanFields
 from ms_recover.formats.record import members_of
 from ms_recover.model.audit import Audit
 from ms_recover.model.backup import BackupOutcome
+from ms_recover.model.explanation import Explanation
 from ms_recover.model.history import History
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import Inventory
@@ -43,7 +44,7 @@ COMMANDS = {
     "copy": BackupOutcome,
     "history": History,
     "inspect": Inspection,
-    "plan": ExplainedPlanFields,
+    "plan": PlanFields,
     "reshard": ReshardOutcome,
     "reshard --plan": ReshardPlan,
     "seal --watch": SealedStep,
@@ -68,10 +69,18 @@ def main(directory: Path) -> None:
         document = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": f"recover-ckpt {command} --json",
-            **msgspec.json.schema(type_of_record(kind)),
+            **msgspec.json.schema(with_explanation(kind) if command == "plan" else type_of_record(kind)),
         }
         text = json.dumps(document, indent=1).replace('Fields"', '"')  # names of types without their ending
         (directory / f"{command.replace(' --', '-')}.schema.json").write_text(text + "\n")
+
+
+def with_explanation(plan: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return the structure of a plan, with ``--explain`` one rank's slice parameter by parameter as well."""
+    explanation = _left_out("explanation", structure_of(Explanation))
+    made = msgspec.defstruct(plan.__name__, [explanation], bases=(plan,), kw_only=True)
+    made.__doc__ = getdoc(plan)
+    return made
 
 
 def type_of_record(hint: Any) -> Any:

@@ -7,6 +7,7 @@ that commands which read and print no JSON start without it.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -75,18 +76,27 @@ class ParameterFields(Fields):
     bytes: Size
 
 
-def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT:
-    """Return fields with these members, and the others from the first noun that has an attribute of that name."""
+def fill(kind: type[_FieldsT], /, *nouns: Any, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the first noun that has an attribute of that name.
+
+    A member that may be left out is, where the noun has its default value and that is empty.
+    """
+    optional = _optional(kind)
     for noun in nouns:
         for name in kind.__struct_fields__:
-            if name not in members and (value := getattr(noun, name, UNSET)) is not UNSET:
+            value = getattr(noun, name, UNSET) if name not in members else UNSET
+            if value is not UNSET and not (name in optional and not value and value == _default(noun, name)):
                 members[name] = value
     return kind(**members)
 
 
-def unless_empty(value: _T) -> _T | UnsetType:
-    """Return a value, or `UNSET` for None and an empty one: the member is then left out."""
-    return UNSET if value is None or value == () else value
+@cache
+def _optional(kind: type[Fields]) -> frozenset[str]:
+    return frozenset(one.name for one in msgspec.structs.fields(kind) if one.default is UNSET)
+
+
+def _default(noun: Any, name: str) -> object:
+    return noun.__dataclass_fields__[name].default
 
 
 def make(kind: type[_T], fields: object) -> _T:
@@ -95,10 +105,10 @@ def make(kind: type[_T], fields: object) -> _T:
 
 
 def make_with(kind: type[_T], fields: Fields, /, **members: object) -> _T:
-    """Return the noun of type `kind` with these members, and the others from the members of `fields`."""
+    """Return the noun of type `kind` with these members, and the others from those of `fields` that are there."""
     for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-        if name not in members:
-            members[name] = getattr(fields, name)
+        if name not in members and (value := getattr(fields, name, UNSET)) is not UNSET:
+            members[name] = value
     return kind(**members)
 
 

@@ -24,13 +24,15 @@ class ByteRange:
 class Parameter:
     """One entry of a slice by its header."""
 
+    RECORD = "name dtype shape bytes=nbytes"
+
     name: str
     """MindSpore's tag."""
     dtype: str
     """MindSpore's type name (``Float32``, ``BFloat16``, ``str``, ...)."""
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     """Local shape; empty for scalars."""
-    nbytes: int
+    nbytes: Size
     """Length of the contents over all pieces, in bytes."""
 
     @property
@@ -86,10 +88,9 @@ class ParameterList(tuple[Parameter, ...]):
 class ListedParameter:
     """A parameter of a slice, and in how many pieces its contents are."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
+    RECORD = "*parameter pieces"
+
+    parameter: Parameter
     pieces: Count
 
 
@@ -134,8 +135,7 @@ class SliceHeader:
     def listed(self) -> tuple[ListedParameter, ...]:
         """The parameters with the number of their pieces."""
         return tuple(
-            ListedParameter(one.name, one.dtype, one.shape, one.nbytes, len(pieces))
-            for one, pieces in zip(self.parameters, self.contents, strict=True)
+            ListedParameter(one, len(pieces)) for one, pieces in zip(self.parameters, self.contents, strict=True)
         )
 
 
