@@ -87,7 +87,7 @@ def record(noun: Any) -> dict[str, Any]:
     for name, condition in reader.optional:
         if not (getattr(noun, condition) if condition else _is_there(found[name])):
             del found[name]
-    if not _PLAIN.issuperset(map(type, values)):
+    if not _PLAIN.issuperset(map(type, values)):  # mostly they are: a tree has thousands of slices
         for name, value in found.items():
             if value.__class__ not in _PLAIN:
                 found[name] = _plain(value)
@@ -104,8 +104,7 @@ def _is_there(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """Return the JSON of a noun, of a fraction, or of a tuple whose items are all of one kind."""
     if isinstance(value, tuple):
         return value if not value or value[0].__class__ in _PLAIN else tuple([_plain(item) for item in value])
-    if value.__class__ in _PLAIN:
-        return value
     return float(value) if isinstance(value, Fraction) else record(value)
