@@ -25,6 +25,7 @@ from ms_recover.engine.report_json import WorkerInfoFields
 from ms_recover.formats import codec
 from ms_recover.formats.plan_json import PlanFields
 from ms_recover.formats.record import members_of
+from ms_recover.model import units
 from ms_recover.model.audit import Audit
 from ms_recover.model.backup import BackupOutcome
 from ms_recover.model.explanation import Explanation
@@ -54,10 +55,7 @@ COMMANDS = {
     "worker-info": WorkerInfoFields,
 }
 _UNIONS = (Union, UnionType)
-_UNITS = {
-    name: getattr(codec, name)
-    for name in ("Rank", "Size", "Count", "BigCount", "Epoch", "Moment", "Digest", "Extent", "Port")
-}
+_UNITS = {name: getattr(codec, name) for name in units.__annotations__}
 _NAMES = _UNITS | {"Document": Document, "Iteration": Iteration, "Tracker": Tracker}
 """What names in annotations mean, where that is more than they mean in their module."""
 
