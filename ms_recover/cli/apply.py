@@ -87,9 +87,9 @@ def command(  # noqa: PLR0913 (an option each)
         with progress_bar("writing", sum(action.bytes for action in actions), as_json or not actions) as progress:
             outcome = run(jobs=jobs or threads, verify=not no_verify, progress=progress, partial=partial)
         if as_json:
-            from ms_recover.formats.report_json import outcome_to_json
+            from ms_recover.formats.record import record
 
-            print_json(outcome_to_json(outcome))
+            print_json(record(outcome))
         else:
             print_text(outcome_text(outcome, text_width(), progress.seconds_to_end, warnings=made.warnings))
         return outcome.exit_code

@@ -117,9 +117,12 @@ def command(  # noqa: PLR0913 (an option each)
                 made = api.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress, read=read)
     gate, passed = named(made, gate), passes(made, gate)
     if as_json:
-        from ms_recover.formats.audit_json import audit_to_json
+        from dataclasses import replace
 
-        print_json(audit_to_json(made, (gate.text, passed)))
+        from ms_recover.formats.record import record
+        from ms_recover.model.audit import GateResult
+
+        print_json(record(replace(made, gate=GateResult(gate.text, passed))))
     else:
         print_text(audit_text(made, text_width(), gate=_gate_line(made, gate.text, passed), ascii_only=is_ascii_only()))
     if placement is not None:

@@ -77,9 +77,9 @@ def command(  # noqa: PLR0913 (an option each)
             progress=progress,
         )
     if as_json:
-        from ms_recover.formats.report_json import result_to_json
+        from ms_recover.formats.record import record
 
-        printed = [result_to_json(result) for result in results]
+        printed = [record(result) for result in results]
         print_json({"results": printed} if whole else printed[0])
     else:
         for result in results:

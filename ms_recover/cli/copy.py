@@ -66,9 +66,9 @@ def command(  # noqa: PLR0913 (an option each)
             jobs = jobs or max(cores(), _LEAST_JOBS)
             outcome = api.copy(inventory, target, plan, jobs=jobs, verify=verify, dry_run=dry_run, progress=progress)
     if as_json:
-        from ms_recover.formats.report_json import backup_to_json
+        from ms_recover.formats.record import record
 
-        print_json(backup_to_json(outcome))
+        print_json(record(outcome))
     else:
         print_text(backup_text(outcome, text_width()))
     return outcome.exit_code

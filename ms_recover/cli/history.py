@@ -59,9 +59,9 @@ def command(  # noqa: PLR0913 (an option each)
     with progress_bar("reading", None, as_json or not read) as progress:
         found = history(root, plan, layout=scan, read=read, last=last, jobs=cores(), progress=progress)
     if as_json:
-        from ms_recover.formats.history_json import history_to_json
+        from ms_recover.formats.record import record
 
-        print_json(history_to_json(found))
+        print_json(record(found))
     else:
         print_text(history_text(found, text_width()))
-    return VerificationError.exit_code if found.wrong else 0
+    return 0 if found.ok else VerificationError.exit_code

@@ -21,9 +21,9 @@ def command(file: str, no_crc: bool, as_json: bool) -> int:
 
     found = api.inspect(file, crc=not no_crc)
     if as_json:
-        from ms_recover.formats.inspection_json import inspection_to_json
+        from ms_recover.formats.record import record
 
-        print_json(inspection_to_json(found))
+        print_json(record(found))
     else:
         print_text(inspection_text(found, text_width()))
     return InputError.exit_code if found.problems else 0

@@ -247,9 +247,9 @@ def command(  # noqa: PLR0913 (an option each)
             progress=progress,
         )
     if as_json:
-        from ms_recover.formats.reshard_json import reshard_outcome_to_json
+        from ms_recover.formats.record import record
 
-        print_json(reshard_outcome_to_json(outcome))
+        print_json(record(outcome))
     else:
         print_text(reshard_outcome_text(outcome, text_width(), progress.seconds_to_end))
     return outcome.exit_code
@@ -302,7 +302,9 @@ def _code(made: ReshardPlan) -> int:
 
 
 def _plan_json(made: ReshardPlan) -> dict[str, Any]:
-    from ms_recover.formats.reshard_json import reshard_plan_to_json
+    from dataclasses import replace
+
+    from ms_recover.formats.record import record
     from ms_recover.planning.reshard.actions import bytes_read
 
-    return reshard_plan_to_json(made, bytes_read(made))
+    return record(replace(made, reads=bytes_read(made)))

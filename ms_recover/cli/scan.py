@@ -48,10 +48,12 @@ def command(
         check_local(ctx)
         inventory = scan_tree(root, scan, as_json=as_json)
     if as_json:
-        from ms_recover.formats.report_json import inventory_to_json
+        from dataclasses import replace
+
+        from ms_recover.formats.record import record
         from ms_recover.planning.tree.positions import find_positions
 
-        print_json(inventory_to_json(inventory, find_positions(inventory.slices).every))
+        print_json(record(replace(inventory, positions=find_positions(inventory.slices).every)))
     else:
         places = picture_topology(inventory, topology)
         print_text(inventory_text(inventory, text_width(), topology=places, ascii_only=is_ascii_only()))

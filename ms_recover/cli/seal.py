@@ -92,9 +92,9 @@ def command(  # noqa: PLR0913 (an option each)
         read, write = reader_of(tree, progress), foreseen or (None if tree is None else tree.write_manifests)
         sealed, checked = api.seal(inventory, plan, jobs=cores(), progress=progress, read=read, write=write)
     if as_json:
-        from ms_recover.formats.report_json import verification_to_json
+        from ms_recover.formats.record import record
 
-        print_json({"sealed": list(sealed), "dry_run": dry_run, **verification_to_json(checked)})
+        print_json({"sealed": list(sealed), "dry_run": dry_run, **record(checked)})
     else:
         done = f"{len(sealed)} manifests written"
         if foreseen is not None:
@@ -113,14 +113,14 @@ def _watch(root: str, scan: ScanOptions, plan: PlanOptions, quiet_for: float, in
 
     if is_url(root):
         raise UsageError(f"--watch works beside the job, on a local directory: {shown_url(root)} is none")
-    from ms_recover.formats.report_json import sealed_step_to_json
+    from ms_recover.formats.record import record
     from ms_recover.model.sealing import SealedStep
     from ms_recover.reporting.outcome_text import sealed_line
     from ms_recover.supervision.watch import Watch
 
     def tell(sealed: SealedStep) -> None:
         if as_json:
-            print_line(sealed_step_to_json(sealed))
+            print_line(record(sealed))
         else:
             print_text(sealed_line(sealed, time.strftime("%Y-%m-%d %H:%M:%S")))
 

@@ -57,12 +57,12 @@ def command(  # noqa: PLR0913 (an option each)
                 )
                 print_error(f"recover-ckpt: --insecure, and no {missing}: whoever reaches this port can read the tree")
             return
-        from ms_recover.formats.report_json import started_to_json
+        from ms_recover.formats.record import record
         from ms_recover.model.listening import Started
 
         token_file = peers.token_file or os.environ.get(TOKEN_FILE_VARIABLE) or None
         print_line(
-            started_to_json(
+            record(
                 Started(
                     root=os.path.realpath(root),
                     address=at.address,
@@ -86,9 +86,10 @@ def command(  # noqa: PLR0913 (an option each)
         options=scan,
     )
     if as_json:
-        from ms_recover.formats.report_json import stopped_to_json
+        from ms_recover.formats.record import record
+        from ms_recover.model.listening import Stopped
 
-        print_line(stopped_to_json(end))
+        print_line(record(Stopped(reason=end)))
     return 0
 
 

@@ -48,9 +48,9 @@ def command(
         read = reader_of(tree, progress, from_device=deep)
         checked = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress, read=read)
     if as_json:
-        from ms_recover.formats.report_json import verification_to_json
+        from ms_recover.formats.record import record
 
-        print_json(verification_to_json(checked))
+        print_json(record(checked))
     else:
         print_text(verification_text(checked, text_width(), progress.done, progress.seconds))
     return verification_code(checked)

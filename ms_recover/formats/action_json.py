@@ -19,7 +19,6 @@ from ms_recover.formats.codec import (
     UnsetType,
     fill,
     make_with,
-    unless_empty,
 )
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
@@ -119,7 +118,6 @@ def copy_fields(action: CopyAction) -> CopyFields:
         source_mtime_ns=action.replica.state.mtime_ns,
         source_digest=action.replica.digest,
         alternatives=_replica_fields(action.alternatives),
-        set_aside=unless_empty(action.set_aside),
     )
 
 
@@ -131,7 +129,6 @@ def compose_fields(action: ComposeAction, kind: type[_ComposeT]) -> _ComposeT:
         action,
         sources=_replica_fields(action.sources),
         parameters=parameters,
-        set_aside=unless_empty(action.set_aside),
     )
 
 
@@ -147,7 +144,6 @@ def read_copy(fields: CopyFields) -> CopyAction:
         replica=Replica(fields.source_rank, fields.source, state, fields.source_digest),
         replaces=_read_state(fields.replaces),
         alternatives=_read_replicas(fields.alternatives),
-        set_aside=fields.set_aside or None,
     )
 
 
@@ -163,7 +159,6 @@ def read_compose(fields: ComposeFields) -> ComposeAction:
         parameters=tuple(_read_composed(item, sources) for item in fields.parameters),
         replaces=_read_state(fields.replaces),
         kind="partial" if isinstance(fields, PartialFields) else "compose",
-        set_aside=fields.set_aside or None,
     )
 
 

@@ -7,6 +7,7 @@ that commands which read and print no JSON start without it.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -27,12 +28,16 @@ Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of anything else, from 0."""
+BigCount = Count | Annotated[str, Meta(pattern="^[0-9]{19,4000}$")]
+"""A number; its digits where it is too large for most readers of JSON."""
 Epoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 """An epoch, from 1; -1 where the step is an iteration of MindFormers."""
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
 Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Milliseconds since 1970 in UTC, up to the year 9999."""
+Port = Annotated[int, Meta(ge=1, lt=1 << 16)]
+"""A port of TCP."""
 Extent = tuple[Count, Count]
 """First index and the one behind the last, in one dimension."""
 Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], Meta(max_length=64)]
@@ -71,18 +76,27 @@ class ParameterFields(Fields):
     bytes: Size
 
 
-def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT:
-    """Return fields with these members, and the others from the first noun that has an attribute of that name."""
+def fill(kind: type[_FieldsT], /, *nouns: Any, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the first noun that has an attribute of that name.
+
+    A member that may be left out is, where the noun has its default value and that is empty.
+    """
+    optional = _optional(kind)
     for noun in nouns:
         for name in kind.__struct_fields__:
-            if name not in members and (value := getattr(noun, name, UNSET)) is not UNSET:
+            value = getattr(noun, name, UNSET) if name not in members else UNSET
+            if value is not UNSET and not (name in optional and not value and value == _default(noun, name)):
                 members[name] = value
     return kind(**members)
 
 
-def unless_empty(value: _T) -> _T | UnsetType:
-    """Return a value, or `UNSET` for None and an empty one: the member is then left out."""
-    return UNSET if value is None or value == () else value
+@cache
+def _optional(kind: type[Fields]) -> frozenset[str]:
+    return frozenset(one.name for one in msgspec.structs.fields(kind) if one.default is UNSET)
+
+
+def _default(noun: Any, name: str) -> object:
+    return noun.__dataclass_fields__[name].default
 
 
 def make(kind: type[_T], fields: object) -> _T:
@@ -91,10 +105,10 @@ def make(kind: type[_T], fields: object) -> _T:
 
 
 def make_with(kind: type[_T], fields: Fields, /, **members: object) -> _T:
-    """Return the noun of type `kind` with these members, and the others from the members of `fields`."""
+    """Return the noun of type `kind` with these members, and the others from those of `fields` that are there."""
     for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-        if name not in members:
-            members[name] = getattr(fields, name)
+        if name not in members and (value := getattr(fields, name, UNSET)) is not UNSET:
+            members[name] = value
     return kind(**members)
 
 
@@ -145,11 +159,6 @@ def json_text(value: Any, indent: int = 2) -> str:
         return msgspec.json.format(compact, indent=indent)
     except (UnicodeEncodeError, msgspec.DecodeError):  # a name that is not UTF-8 has half a surrogate pair
         return json.dumps(value, indent=indent or None)
-
-
-def schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a type, or of several."""
-    return msgspec.json.schema(kind)
 
 
 def _loads(data: bytes) -> Any:

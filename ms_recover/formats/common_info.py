@@ -20,7 +20,6 @@ import os
 import re
 from dataclasses import fields
 from math import isfinite
-from typing import Any
 
 from ms_recover.bounded_json import are_numbers, decode_object
 from ms_recover.errors import FormatError
@@ -69,8 +68,7 @@ def decode_common(data: bytes, where: str) -> CommonInfo:
 
 def encode_common(common: CommonInfo) -> bytes:
     """Return the text of a ``common.json`` as MindFormers writes it, with the members that `common` names."""
-    members: dict[str, Any] = {name: getattr(common, name) for name in common.members if name in COMMON_MEMBERS}
-    return json.dumps(members, ensure_ascii=False, indent=4).encode()
+    return json.dumps(common.stated, ensure_ascii=False, indent=4).encode()
 
 
 def read_tracker(path: str | os.PathLike[str]) -> int:

@@ -200,23 +200,7 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
         return UNSET
     before = training.resumed_from
     resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
-    host, machine = codec.unless_empty(training.host), codec.unless_empty(training.machine)
-    resharded_from = codec.unless_empty(training.resharded_from)
-    base_prefix = codec.unless_empty(training.base_prefix)
-    start_number = training.start_number if training.start_number is not None else UNSET
-    return codec.fill(
-        TrainingFields,
-        training,
-        resumed_from=resumed_from,
-        host=host,
-        machine=machine,
-        resharded_from=resharded_from,
-        base_prefix=base_prefix,
-        start_number=start_number,
-        buffers=codec.unless_empty(training.buffers),
-        own_buffers=codec.unless_empty(training.own_buffers),
-        states_differ=codec.unless_empty(training.states_differ),
-    )
+    return codec.fill(TrainingFields, training, resumed_from=resumed_from)
 
 
 def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
@@ -226,22 +210,7 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
     resumed_from = (
         RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
     )
-    return TrainingRecord(
-        started=fields.started,
-        resumed_from=resumed_from,
-        epoch_steps=fields.epoch_steps,
-        batch_size=fields.batch_size,
-        rank_local=fields.rank_local,
-        state_digest=fields.state_digest,
-        host=fields.host if isinstance(fields.host, str) else None,
-        machine=fields.machine if isinstance(fields.machine, str) else None,
-        resharded_from=fields.resharded_from if isinstance(fields.resharded_from, int) else None,
-        base_prefix=fields.base_prefix if isinstance(fields.base_prefix, str) else None,
-        start_number=fields.start_number if isinstance(fields.start_number, int) else None,
-        buffers=fields.buffers if isinstance(fields.buffers, tuple) else (),
-        own_buffers=fields.own_buffers if isinstance(fields.own_buffers, tuple) else (),
-        states_differ=fields.states_differ if isinstance(fields.states_differ, bool) else None,
-    )
+    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from)
 
 
 def _provenance(fields: ManifestFields) -> Provenance:

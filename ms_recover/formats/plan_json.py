@@ -24,10 +24,8 @@ from ms_recover.formats.codec import (
     UNSET,
     AbsolutePath,
     Count,
-    Extent,
     Fields,
     FileName,
-    ParameterFields,
     Path,
     Rank,
     Size,
@@ -39,10 +37,10 @@ from ms_recover.formats.codec import (
     make,
     make_with,
     to_json,
-    unless_empty,
 )
 from ms_recover.formats.documents import decode_document, encode_document
 from ms_recover.formats.plan_paths import check_names
+from ms_recover.formats.record import record
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.explanation import Explanation
@@ -209,65 +207,23 @@ class PlanFields(Fields, kw_only=True):
     obstacles: tuple[ObstacleFields, ...] | UnsetType = UNSET
 
 
-class MissingPartFields(Fields):
-    """A part of a parameter that no sound slice holds, and why."""
-
-    region: tuple[Extent, ...]
-    bytes: Size
-    reason: str
-
-
-class ExplainedFields(ParameterFields):
-    """The holders of one parameter's region, and the choice among them."""
-
-    region: tuple[Extent, ...] | None
-    holders: tuple[Rank, ...]
-    chosen: tuple[Rank, ...]
-    missing: tuple[MissingPartFields, ...]
-    note: str
-
-
-class ExplanationFields(Fields):
-    """One rank's slice, parameter by parameter."""
-
-    rank: Rank
-    step: StepFields
-    layouts: str | None
-    problem: str | None
-    parameters: tuple[ExplainedFields, ...]
-
-
-class ExplainedPlanFields(PlanFields, kw_only=True):
-    """A recovery plan, with ``--explain`` one rank's slice parameter by parameter as well."""
-
-    explanation: ExplanationFields | UnsetType = UNSET
-
-
 def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str, Any]:
     """Return `plan`, and the explanation of one rank where there is one, as plain JSON values."""
     actions = tuple(
         copy_fields(action) if isinstance(action, CopyAction) else compose_fields(action, ComposeFields)
         for action in plan.actions
     )
-    return to_json(
-        fill(
-            ExplainedPlanFields,
-            plan,
-            version=PLAN_VERSION,
-            actions=actions,
-            partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
-            ranks=tuple(_rank_fields(verdict) for verdict in plan.ranks),
-            rejected_steps=rejected_fields(plan.rejected_steps),
-            documents=tuple(map(_document_fields, plan.documents)) if _is_of_iteration(plan) else UNSET,
-            meta_files=plan.meta_files or UNSET,
-            strategy_files=plan.strategy_files or UNSET,
-            cumulative_step=UNSET if plan.cumulative_step is None else plan.cumulative_step,
-            set_aside=plan.set_aside or UNSET,
-            follow=plan.follow or UNSET,
-            obstacles=plan.obstacles or UNSET,
-            explanation=UNSET if explanation is None else _explanation_fields(explanation),
-        )
+    fields = fill(
+        PlanFields,
+        plan,
+        version=PLAN_VERSION,
+        actions=actions,
+        partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
+        ranks=tuple(_rank_fields(verdict) for verdict in plan.ranks),
+        rejected_steps=tuple(fill(RejectedFields, one.step, one) for one in plan.rejected_steps),
+        documents=tuple(map(_document_fields, plan.documents)) if _is_of_iteration(plan) else UNSET,
     )
+    return to_json(fields) | ({"explanation": record(explanation)} if explanation is not None else {})
 
 
 def plan_from_json(text: str, where: str) -> Plan:
@@ -325,29 +281,6 @@ def _no_names(data: Mapping[str, Any]) -> str | None:
     return None
 
 
-def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
-    """Return the fields of rejected steps."""
-    return tuple(fill(RejectedFields, one.step, one, **_flags(one, absent=UNSET)) for one in steps)
-
-
-def _flags(one: RejectedStep | RejectedFields, absent: Any) -> dict[str, Any]:
-    return {name: getattr(one, name) is True or absent for name in ("may_be_newer", "another_experiment")}
-
-
-def _explanation_fields(explanation: Explanation) -> ExplanationFields:
-    parameters = tuple(
-        fill(
-            ExplainedFields,
-            item,
-            item.parameter,
-            bytes=item.parameter.nbytes,
-            missing=tuple(fill(MissingPartFields, part) for part in item.missing),
-        )
-        for item in explanation.parameters
-    )
-    return fill(ExplanationFields, explanation, parameters=parameters)
-
-
 def _plan(fields: PlanFields) -> Plan:
     return make_with(
         Plan,
@@ -361,20 +294,17 @@ def _plan(fields: PlanFields) -> Plan:
         documents=tuple(_document(one) for one in fields.documents or ()),
         meta_files=make(tuple[MetaWrite, ...], fields.meta_files or ()),
         strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
-        cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
-        follow=fields.follow or (),
         obstacles=make(tuple[Obstacle, ...], fields.obstacles or ()),
         rejected_steps=tuple(
-            make_with(RejectedStep, one, step=Step(one.epoch, one.step), **_flags(one, absent=False))
-            for one in fields.rejected_steps
+            make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),
     )
 
 
 def _rank_fields(verdict: RankVerdict) -> RankFields:
-    parts = unless_empty(tuple(fill(PartFields, one) for one in verdict.by_kind))
+    parts = tuple(fill(PartFields, one) for one in verdict.by_kind) or UNSET
     return fill(RankFields, verdict, missing_share=_missing_share(verdict), parts=parts)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
+from ms_recover.model.units import BigCount, Count, Rank, Size
 
 BEFORE = Step(0, 0)
 """The step of an audit before the first checkpoint."""
@@ -20,6 +21,17 @@ FindingKind = Literal["redundancy", "optimizer", "evidence", "placement", "slice
 over all replicas. ``evidence``: a rank list or strategy file is missing. ``placement``: all holders lie together.
 ``slices``: some are missing or damaged now. ``topology``: nothing says where ranks live.
 """
+
+
+_MOST_SETS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Giver:
+    """A domain of the finest level that gives bytes to lost ranks."""
+
+    host: str
+    bytes: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +52,22 @@ class Loss:
         The first block of which every holder is lost: why there is no step, or why it is older. Empty for neither.
     bytes : int
         Bytes that the lost ranks get from others; 0 without a step.
-    sources : tuple of (str, int)
-        Domains of the finest level that give them, and the bytes each gives; the largest share first. Empty where
-        losses are too many to list one by one.
+    sources : tuple of Giver
+        Who gives them; the largest share first. Empty where losses are too many to list one by one.
     seconds : float or None
         How long that takes at the bandwidth that is given: the busiest domain of the finest level sends or receives its
         share. None without one.
     """
 
+    RECORD = "domains ranks fatal step reason bytes sources seconds"
+
     level: str
     domains: tuple[str, ...]
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     step: Step | None
     reason: str = ""
-    bytes: int = 0
-    sources: tuple[tuple[str, int], ...] = ()
+    bytes: Size = 0
+    sources: tuple[Giver, ...] = ()
     seconds: float | None = None
 
     @property
@@ -79,10 +92,12 @@ class Losses:
         How many of them leave the newest recoverable step, exactly; None likewise.
     """
 
-    count: int
-    possible: int
-    fatal: int | None
-    newest: int | None = None
+    RECORD = "lost=count possible fatal newest probability"
+
+    count: Count
+    possible: BigCount
+    fatal: BigCount | None
+    newest: BigCount | None = None
 
     @property
     def probability(self) -> Fraction | None:
@@ -120,14 +135,24 @@ class LevelAudit:
         How many of them there are; None when they could not be counted within bounds.
     """
 
+    RECORD = (
+        "level=name domains=size survived smallest_fatal=smallest smallest_fatal_count=smallest_count minimal "
+        "minimal_count losses singles"
+    )
+
     name: str
     domains: tuple[str, ...]
     singles: tuple[Loss, ...]
     losses: tuple[Losses, ...]
-    smallest: int | None
-    smallest_count: int | None
+    smallest: Count | None
+    smallest_count: BigCount | None
     minimal: tuple[tuple[str, ...], ...] = ()
-    minimal_count: int | None = None
+    minimal_count: Count | None = None
+
+    @property
+    def size(self) -> Count:
+        """How many domains it has."""
+        return len(self.domains)
 
     @property
     def fatal(self) -> tuple[Loss, ...]:
@@ -135,7 +160,7 @@ class LevelAudit:
         return tuple(loss for loss in self.singles if loss.fatal)
 
     @property
-    def survived(self) -> int:
+    def survived(self) -> Count:
         """How many domains may be lost at once, whichever they are."""
         if self.smallest is not None:
             return self.smallest - 1
@@ -168,14 +193,14 @@ class BlockClass:
         The file, or the option, that says so.
     """
 
-    stage: int | None
+    stage: Count | None
     names: tuple[str, ...]
-    parameters: int
-    blocks: int
-    bytes: int | None
-    copies: tuple[int, int]
-    hosts: tuple[int, int]
-    single_copy_bytes: int | None
+    parameters: Count
+    blocks: Count
+    bytes: Size | None
+    copies: tuple[Count, Count]
+    hosts: tuple[Count, Count]
+    single_copy_bytes: Size | None
     source: str
 
 
@@ -190,6 +215,14 @@ class Finding:
     """The one setting, file or command that mends it."""
     topology: Topology | None = None
     """For `placement`: where ranks might live instead, with the same parallel strategy."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """The losses that had to be survived, in words; `passed` is None where nothing says whether they are."""
+
+    survive: str
+    passed: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,23 +264,32 @@ class Audit:
         listed within bounds.
     headline : str
         One sentence.
+    gate : GateResult or None
+        What a launch script asked for.
     """
 
+    RECORD = (
+        "version root headline step before_first_checkpoint=before why disputed world_size evidence hosts_known "
+        "topology gate levels pairs chosen blocks single_copy_bytes fatal_ranks=some_fatal_ranks findings"
+    )
+
+    version: ClassVar[int] = 1
     root: str
     step: Step | None
     why: str = ""
     disputed: bool = False
-    world_size: int
+    world_size: Rank
     evidence: str
     topology: Topology
     levels: tuple[LevelAudit, ...]
     pairs: tuple[Loss, ...] = ()
     chosen: tuple[Loss, ...] = ()
     blocks: tuple[BlockClass, ...] = ()
-    single_copy_bytes: int | None = None
+    single_copy_bytes: Size | None = None
     findings: tuple[Finding, ...] = ()
     fatal_ranks: tuple[frozenset[int], ...] = ()
     headline: str = ""
+    gate: GateResult | None = None
 
     @property
     def before(self) -> bool:
@@ -258,6 +300,11 @@ class Audit:
     def hosts_known(self) -> bool:
         """Whether something says which ranks share a host."""
         return self.topology.levels[0] != RANK_LEVEL
+
+    @property
+    def some_fatal_ranks(self) -> tuple[tuple[Rank, ...], ...]:
+        """The first of `fatal_ranks`, ranks ascending."""
+        return tuple(tuple(sorted(ranks)) for ranks in self.fatal_ranks[:_MOST_SETS])
 
     def level(self, name: str) -> LevelAudit | None:
         """Return the losses of a level, None when the topology has none of that name."""

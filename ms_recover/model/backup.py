@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from ms_recover.errors import VerificationError
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
+from ms_recover.model.units import Count
 
 BACKUP_VERSION = 1
 
@@ -47,23 +49,29 @@ class BackupIndex:
 class BackupOutcome:
     """What a copy did."""
 
+    RECORD = (
+        "version root url step index files objects bytes uploaded uploaded_bytes verified read_back dry_run "
+        "passed_over?"
+    )
+
+    version: ClassVar[Literal[1]] = 1
     root: str
     url: str
     """Of the backup, without secrets."""
     step: Step
     index: str
     """Path of the index in the backup."""
-    files: int
-    objects: int
+    files: Count
+    objects: Count
     """Different contents among the files."""
-    bytes: int
+    bytes: Count
     """Of all objects."""
-    uploaded: int
+    uploaded: Count
     """Objects that were not there yet, or were damaged."""
-    uploaded_bytes: int
+    uploaded_bytes: Count
     verified: bool
     """Whether every object that was sent was read back."""
-    read_back: int = 0
+    read_back: Count = 0
     """Objects that were read in the backup and compared."""
     passed_over: tuple[Note, ...] = ()
     """Slices of the tree that do not hold what their manifests say, and why; their bytes came from replicas."""

@@ -9,6 +9,7 @@ from math import prod
 
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.slices import Parameter
+from ms_recover.model.units import Extent, Size
 from ms_recover.model.verdicts import ComposeKind, Evidence
 
 
@@ -86,11 +87,11 @@ class MissingRegion:
     """A part of a parameter that no sound slice holds."""
 
     parameter: str
-    region: tuple[tuple[int, int], ...]
+    region: tuple[Extent, ...]
     """First index and the one behind the last, for each dimension of the global tensor; of the slice's own tensor
     where no layout states the global one.
     """
-    bytes: int
+    bytes: Size
     reason: str
 
 

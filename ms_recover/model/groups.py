@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ms_recover.model.units import Rank
+
 _FEW = 64
 """Ranks up to which the hash of a plain tuple costs nothing worth keeping."""
 
@@ -94,14 +96,14 @@ class RankGroup:
     """A named communication group of a ``group_info.pb``."""
 
     name: str
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
 
 
 @dataclass(frozen=True)
 class GroupInfo:
     """The contents of one ``group_info.pb``."""
 
-    restore_ranks: tuple[int, ...]
+    restore_ranks: tuple[Rank, ...]
     """Global ranks whose slices hold the same contents, the owner among them."""
     groups: tuple[RankGroup, ...] = ()
     """The communication groups the compiler made on the owner."""

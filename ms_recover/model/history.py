@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
-
-HISTORY_VERSION: Final = 1
+from ms_recover.model.units import Count, Moment, Rank
 
 StepState = Literal["clean", "uncompared", "disagreed"]
 """``clean``: all ranks that hold the same agreed, none missing; ``uncompared``: nothing differs, but some ranks' values
@@ -25,7 +24,7 @@ class HistoryRun:
 
     run_id: str
     """Empty for slices that no manifest with a run id describes."""
-    started: int | None = None
+    started: Moment | None = None
     """In milliseconds since 1970 in UTC, None where manifests do not state it."""
     resumed_from: RunStep | None = None
     """The step of another run that it goes on from."""
@@ -43,12 +42,14 @@ class HistoryRun:
 class HistoryStep:
     """One step of the run, and whether ranks that hold the same had the same values then."""
 
+    RECORD = "*step run_id state ranks missing parameters reason"
+
     step: Step
     run_id: str
     state: StepState
-    ranks: int
+    ranks: Count
     """Ranks of which a manifest was there, own values and recovered slices included."""
-    missing: tuple[int, ...] = ()
+    missing: tuple[Rank, ...] = ()
     """Ranks that other steps have values of, and this one does not: no manifest, or a slice recovered from others."""
     parameters: tuple[str, ...] = ()
     """Those that differ, sorted."""
@@ -60,22 +61,24 @@ class HistoryStep:
 class Disagreement:
     """A parameter of which ranks that hold the same had different values, from one step on."""
 
+    RECORD = "parameter first last steps agreed_until ranks sides outvoted later suspects recorded source part?=kind"
+
     parameter: str
     first: Step
     """The first step at which they differ."""
     last: Step
     """The newest step at which they differ."""
-    steps: int
+    steps: Count
     """At how many steps they differ."""
     agreed_until: Step | None
     """The newest step before `first` at which they agreed; None when no step before shows them."""
-    sides: tuple[tuple[int, ...], ...]
+    sides: tuple[tuple[Rank, ...], ...]
     """The ranks by their values at `first`: those with equal values together, most first."""
-    outvoted: tuple[int, ...]
+    outvoted: tuple[Rank, ...]
     """The ranks that more than half of the others contradict; empty where the vote is a tie."""
-    later: tuple[int, ...] = ()
+    later: tuple[Rank, ...] = ()
     """Ranks that joined no majority at later steps only."""
-    suspects: tuple[int, ...] = ()
+    suspects: tuple[Rank, ...] = ()
     """In a tie, the ranks of one side that were outvoted in other parameters by then; empty where there are none."""
     recorded: bool = False
     """Training noticed it, and records the parameter as rank-local."""
@@ -85,7 +88,7 @@ class Disagreement:
     """In a tree of iterations, of which file it is a parameter."""
 
     @property
-    def ranks(self) -> tuple[int, ...]:
+    def ranks(self) -> tuple[Rank, ...]:
         """All ranks that hold it, ascending."""
         return tuple(sorted(rank for side in self.sides for rank in side))
 
@@ -97,7 +100,7 @@ class OwnValues:
     parameter: str
     first: Step
     """The first step at which they differ."""
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     recorded: bool
     """Manifests record it as rank-local; otherwise it may differ by its name."""
 
@@ -109,11 +112,11 @@ class Stopped:
     parameter: str
     since: Step
     """The first step with the value that it kept to the newest one."""
-    steps: int
+    steps: Count
     """Steps with that value."""
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     """Ranks on which it stopped."""
-    elements: int
+    elements: Count
     """Elements on one rank; a single one is mostly a counter, a rate or a scale."""
     everywhere: bool = True
     """On every rank that has it; otherwise it still changes on others."""
@@ -127,19 +130,26 @@ class OddValues:
     kind: ValueKind
     first: Step
     last: Step
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     """Ranks with such a value at `first`."""
-    count: int
+    count: Count
     """Most such elements in one rank's slice."""
-    steps: int
+    steps: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """What manifests state about a run, step by step."""
 
+    RECORD = (
+        "version root ok world_size run_id clean clean_reason newest runs steps disagreements own stopped frozen alone "
+        "read read_bytes values zeros unread notes"
+    )
+
+    version: ClassVar[int] = 1
+
     root: str
-    world_size: int
+    world_size: Count
     run_id: str | None
     """The run that is followed; None where no manifest names one."""
     steps: tuple[HistoryStep, ...]
@@ -156,7 +166,7 @@ class History:
     stopped: tuple[Stopped, ...] = ()
     frozen: tuple[str, ...] = ()
     """Parameters that never changed, at no step: frozen by the training, or constants."""
-    alone: tuple[int, ...] = ()
+    alone: tuple[Rank, ...] = ()
     """Ranks of which some parameter was compared with nobody at any step."""
     values: tuple[OddValues, ...] = ()
     """With `read`."""
@@ -164,7 +174,7 @@ class History:
     """With `read`: parameters that were all zero at every step, which is no change."""
     read: bool = False
     """Whether contents were read."""
-    read_bytes: int = 0
+    read_bytes: Count = 0
     unread: tuple[str, ...] = ()
     """With `read`: what could not be read or judged, a clause each."""
     notes: tuple[str, ...] = ()
@@ -186,6 +196,6 @@ class History:
         return tuple(newer)
 
     @property
-    def wrong(self) -> bool:
-        """Whether replicas disagreed, or values are not finite or not those of the manifest."""
-        return bool(self.disagreements) or any(one.kind != "zero" for one in self.values)
+    def ok(self) -> bool:
+        """Whether no replicas disagreed, and no values are not finite or not those of the manifest."""
+        return not self.disagreements and all(one.kind == "zero" for one in self.values)

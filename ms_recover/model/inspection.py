@@ -8,11 +8,14 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Strategy
+from ms_recover.model.units import Count
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """One file, whatever it turned out to be."""
+    """The contents of one file: members that its kind does not have are left out."""
+
+    RECORD = "kind path problems *header? *group_info? *strategy? *metadata? *common? iteration?"
 
     path: str
     """As it was named."""
@@ -24,5 +27,7 @@ class Inspection:
     header: SliceHeader | None = None
     group_info: GroupInfo | None = None
     strategy: Strategy | None = None
-    document: ShardMetadata | CommonInfo | int | None = None
-    """Of MindFormers; of the tracker the iteration that it names."""
+    metadata: ShardMetadata | None = None
+    common: CommonInfo | None = None
+    iteration: Count | None = None
+    """The iteration that the tracker names."""

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_path import RankPath as RankPath  # noqa: PLC0414 (a part of this interface)
 from ms_recover.model.slices import Parameter, ParameterList
-from ms_recover.model.steps import Step
+from ms_recover.model.steps import Position, Step
 from ms_recover.model.strategy import Strategy
+from ms_recover.model.units import Count, Rank, Size
 
 if TYPE_CHECKING:
-    from ms_recover.model.iterations import Document, Iteration
-
-INVENTORY_VERSION: Final = 1
+    from ms_recover.model.iterations import Document, Iteration, Tracker
 
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
     """One rank's checkpoint file of one step."""
 
-    rank: int
+    RECORD = (
+        "rank *step path bytes=size parameters=parameter_count crc=has_crc encryption manifest=has_manifest "
+        "problem=any_problem denied part?=kind"
+    )
+
+    rank: Rank
     """Rank whose slice it is, by its place and name."""
     step: Step
     """Step by its name."""
@@ -32,7 +36,7 @@ class SliceFile:
     """Where it lies, relative to the root."""
     prefix: str
     """File name before ``-{epoch}_{step}``; MindSpore's rerun suffix ``_N`` is part of it."""
-    size: int
+    size: Size
     """Bytes."""
     mtime_ns: int
     """Modification time in nanoseconds since the epoch."""
@@ -68,6 +72,26 @@ class SliceFile:
         return self.place.of(self.rank)
 
     @property
+    def parameter_count(self) -> Count:
+        """How many parameters its header lists."""
+        return len(self.parameters)
+
+    @property
+    def has_crc(self) -> bool:
+        """Whether its trailer claims a CRC."""
+        return self.crc is not None
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether it has a manifest that can be read."""
+        return self.manifest is not None
+
+    @property
+    def any_problem(self) -> str | None:
+        """Its problem, else that of its manifest."""
+        return self.problem or self.manifest_problem
+
+    @property
     def name_has_rank(self) -> bool:
         """Whether the file name itself carries the rank, as MindFormers' do."""
         return "/" not in self.place.parts[-1]
@@ -77,7 +101,9 @@ class SliceFile:
 class OrphanManifest:
     """A manifest in a rank's directory whose slice is gone."""
 
-    rank: int
+    RECORD = "rank *step path problem part?=kind"
+
+    rank: Rank
     """Rank of the slice, by its place and name."""
     step: Step
     """Step by its name."""
@@ -116,7 +142,9 @@ class SetAside:
 class GroupFile:
     """One ``group_info.pb`` that the scan looked at."""
 
-    rank: int | None
+    RECORD = "rank path restore_ranks problem"
+
+    rank: Rank | None
     """Its owner; None when its path names none."""
     path: str
     """Relative to the root; absolute when it was named with ``--group-info``."""
@@ -126,12 +154,19 @@ class GroupFile:
     """Its contents; None when it is malformed."""
     problem: str | None = None
 
+    @property
+    def restore_ranks(self) -> tuple[Rank, ...] | None:
+        """The ranks it lists; None when it is malformed."""
+        return self.info.restore_ranks if self.info is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class StrategyFile:
     """One strategy file that the scan looked at."""
 
-    rank: int
+    RECORD = "rank path stages devices_per_stage layouts"
+
+    rank: Rank
     """Rank of its directory or in its name; the first of its stage where neither names one."""
     path: str
     """Relative to the root; absolute when it was named with ``--strategy``."""
@@ -141,20 +176,34 @@ class StrategyFile:
     """Of its bytes, as a manifest's ``strategy_digest`` names it."""
 
     @property
-    def stages(self) -> tuple[int, ...]:
+    def stages(self) -> tuple[Count, ...]:
         """Pipeline stages it names."""
         return self.strategy.stages
 
     @property
-    def devices_per_stage(self) -> int:
+    def devices_per_stage(self) -> Count:
         """Product of its device matrix."""
         return self.strategy.devices_per_stage
+
+    @property
+    def layouts(self) -> Count:
+        """How many layouts it has."""
+        return len(self.strategy.layouts)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """A file or directory that is reported but never used, and why."""
 
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedDirectory:
+    """A rank's directory that the operating system refused to read, and why."""
+
+    rank: Rank
     path: str
     reason: str
 
@@ -263,9 +312,15 @@ WHOLE = PartClaims()
 class Inventory:
     """Everything a scan found."""
 
+    RECORD = (
+        "version root ranks steps slices group_files strategy_files notes denied=denied_directories orphans "
+        "iterations? tracker?=tracker_record positions?"
+    )
+
+    version: ClassVar[Literal[1]] = 1
     root: str
     """Absolute path of the tree, or its URL without secrets."""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
     ascending. Directories without any of these are no ranks.
     """
@@ -300,6 +355,20 @@ class Inventory:
     """CRCs were not checked, because the tree is distant: they are when slices are read."""
     set_aside: tuple[SetAside, ...] = ()
     """Slices of runs that were given up; sorted by rank, step and path."""
+    positions: tuple[Position, ...] = ()
+    """The places of the steps in their training, once they were asked for."""
+
+    @property
+    def denied_directories(self) -> tuple[DeniedDirectory, ...]:
+        """Those of `denied`."""
+        return tuple(DeniedDirectory(rank, note.path, note.reason) for rank, note in self.denied)
+
+    @property
+    def tracker_record(self) -> Tracker | None:
+        """The tracker with its iteration."""
+        from ms_recover.model.iterations import Tracker  # which other trees need not load
+
+        return None if self.tracker is None else Tracker(self.tracker)
 
     @property
     def steps(self) -> tuple[Step, ...]:

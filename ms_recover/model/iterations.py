@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from ms_recover.model.actions import FileState
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
+from ms_recover.model.units import Count
 
 _T = TypeVar("_T")
 
@@ -15,6 +16,8 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True)
 class Document(Generic[_T]):
     """A document of MindFormers: ``metadata.json``, ``common.json`` or the tracker."""
+
+    RECORD = "path there problem"
 
     path: str
     """Relative to the root, also of one that is not there."""
@@ -27,10 +30,31 @@ class Document(Generic[_T]):
     digest: str = ""
     """Of its bytes, where they were read."""
 
+    @property
+    def there(self) -> bool:
+        """Whether there is such a file."""
+        return self.state is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """The document that names the newest whole iteration, and that iteration, as a record."""
+
+    RECORD = "*document iteration"
+
+    document: Document[int]
+
+    @property
+    def iteration(self) -> Count | None:
+        """None where it cannot be read."""
+        return self.document.value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """The directory of one iteration."""
+
+    RECORD = "*step directory metadata common"
 
     step: Step
     directory: str

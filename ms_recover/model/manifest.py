@@ -8,6 +8,7 @@ from ms_recover.model.compose import Runs
 from ms_recover.model.provenance import SAVED, Provenance
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.model.units import Moment
 
 MANIFEST_VERSION = 2
 DIGEST = "xxh3_128"
@@ -28,10 +29,12 @@ class Digests:
 class RunStep:
     """A step of a run."""
 
+    RECORD = "*step run_id started"
+
     run_id: str
     """Empty where no manifest names it."""
     step: Step
-    started: int | None = None
+    started: Moment | None = None
     """When that run began, as in `TrainingRecord`."""
 
 

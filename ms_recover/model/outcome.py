@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Literal
 
 from ms_recover.model.plan import RejectedStep, of_this_run
 from ms_recover.model.steps import Step
+from ms_recover.model.units import Digest, Rank, Size
 from ms_recover.model.verdicts import ActionStatus
-
-OUTCOME_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
     """What became of one action."""
 
-    rank: int
-    source_rank: int | None
+    RECORD = "rank source_rank source target status bytes digest error dropped borrowed? set_aside?"
+
+    rank: Rank
+    source_rank: Rank | None
     """Whose it is a copy of; None when it is put together from several."""
     source: str
     """Path relative to the root, as `target`."""
     target: str
     status: ActionStatus
     """Its end; ``already there``: the target held the source's bytes."""
-    bytes: int = 0
+    bytes: Size = 0
     """Bytes copied."""
-    digest: str | None = None
+    digest: Digest | None = None
     """``xxh3_128:`` and the digest of the bytes under the target's name, in hexadecimal."""
     error: str | None = None
     dropped: tuple[str, ...] = ()
@@ -41,6 +42,12 @@ class ActionResult:
 class Outcome:
     """What applying a plan did."""
 
+    RECORD = (
+        "version root step verified partial ok results group_files errors rejected_steps documents?of_iteration "
+        "meta_files? strategy_files? set_aside?"
+    )
+
+    version: ClassVar[Literal[1]] = 1
     root: str
     """Absolute path of the tree."""
     step: Step
@@ -67,6 +74,16 @@ class Outcome:
     """Strategy files that were written, relative to the root."""
     set_aside: tuple[str, ...] = ()
     """Slices of steps that were given up, by their names now, relative to the root."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was done, and nothing is wrong."""
+        return self.exit_code == 0
+
+    @property
+    def of_iteration(self) -> bool:
+        """Whether the step has documents of MindFormers."""
+        return self.step.is_iteration
 
     @property
     def failed(self) -> bool:

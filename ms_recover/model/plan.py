@@ -13,6 +13,7 @@ from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
 from ms_recover.model.places import Obstacle
 from ms_recover.model.steps import Step
+from ms_recover.model.units import Rank
 from ms_recover.model.verdicts import Answer, Evidence, RankState, Verdict
 
 if TYPE_CHECKING:
@@ -131,11 +132,13 @@ class GivenUpSlice:
 class RejectedStep:
     """A step newer than the planned one, or one that may be, and why it is not taken."""
 
+    RECORD = "*step reason another_run ranks may_be_newer? another_experiment?"
+
     step: Step
     reason: str
     another_run: bool = False
     """Only an older run has slices of it: the planned run never reached it."""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """The ranks without a source at it, where its best run is known."""
     may_be_newer: bool = False
     """It is of a later run than the planned step, and nothing states which of both was trained longer."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import Replica
@@ -19,6 +19,7 @@ from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.model.texts import name_some
+from ms_recover.model.units import Count, Digest, Rank, Size
 
 Box = tuple[tuple[int, int], ...]
 """First index and the one behind the last, for each dimension of a global tensor."""
@@ -187,7 +188,7 @@ class TargetFile:
     parameters: tuple[int, ...]
     place: int = 0
     stage: int = 0
-    group: tuple[int, ...] = ()
+    group: tuple[Rank, ...] = ()
     """The ranks that hold the same slice."""
     lacks: bool = False
     """Whether it lacks parameters of which not even the shape is known."""
@@ -195,18 +196,46 @@ class TargetFile:
     """In MindFormers' format, whether it is the rank's model file or its optimizer file."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """A slice that bytes are taken from, and how many."""
+
+    rank: Rank
+    path: str
+    bytes: Size
+    digest: Digest | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file to write: the ranks with the same contents, and what it holds."""
+
+    rank: Rank
+    path: str
+    parameters: Count
+    bytes: Size
+    group: tuple[Rank, ...]
+    partial: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReshardPlan:
     """How the slices of one step are cut anew."""
 
+    RECORD = (
+        "version root output format=form step run_id world_size target_ranks=ranks full complete sources=read_sources "
+        "files=planned_files missing disagreements left_out own_values=own cast=casts rejected_steps warnings"
+    )
+
+    version: ClassVar[Literal[1]] = 1
     root: str
     output: str
     form: OutputFormat
     step: Step
     run_id: str | None
-    world_size: int
+    world_size: Rank
     """Ranks of the source."""
-    ranks: int
+    ranks: Rank
     """Ranks of the target; 1 for a full checkpoint."""
     full: bool = False
     sources: tuple[ReshardSource, ...] = ()
@@ -233,6 +262,24 @@ class ReshardPlan:
     """The ``common.json`` beside it."""
     warnings: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    reads: Mapping[int, int] = field(default_factory=dict)
+    """Bytes that are taken from each source, by its number, once they were counted."""
+
+    @property
+    def read_sources(self) -> tuple[ReadSource, ...]:
+        """The sources that give bytes."""
+        used = [(one.replica, self.reads[number]) for number, one in enumerate(self.sources) if number in self.reads]
+        return tuple(ReadSource(one.rank, one.path, size, one.digest) for one, size in used)
+
+    @property
+    def planned_files(self) -> tuple[PlannedFile, ...]:
+        """The files, and what each holds."""
+        return tuple(
+            PlannedFile(
+                one.rank, one.target, len(self.parts_of(one)), self.bytes_of(one), one.group, self.is_partial(one)
+            )
+            for one in self.files
+        )
 
     @property
     def complete(self) -> bool:
@@ -306,12 +353,14 @@ def written_parameters(parameters: Iterable[Parameter], casts: Mapping[str, str]
 class ReshardResult:
     """What became of one file."""
 
-    rank: int
+    RECORD = "rank path=target status bytes digest sources error dropped"
+
+    rank: Rank
     target: str
     status: Literal["written", "already there", "failed", "planned"]
     """``planned`` of a dry run: it would be written."""
-    bytes: int = 0
-    digest: str | None = None
+    bytes: Size = 0
+    digest: Digest | None = None
     sources: tuple[str, ...] = ()
     error: str | None = None
     dropped: tuple[str, ...] = ()
@@ -321,17 +370,23 @@ class ReshardResult:
 class ReshardOutcome:
     """What a reshard did."""
 
+    RECORD = (
+        "version root output step results documents compared compared_bytes partial left_out warnings errors exit_code "
+        "dry_run"
+    )
+
+    version: ClassVar[Literal[1]] = 1
     root: str
     output: str
     step: Step
     results: tuple[ReshardResult, ...]
     documents: tuple[str, ...] = ()
     """Strategy files, rank lists and the index, relative to the output."""
-    compared: int = 0
+    compared: Count = 0
     """Regions of the source that were cut back out of the output and compared, with their bytes in `compared_bytes`."""
-    compared_bytes: int = 0
+    compared_bytes: Size = 0
     errors: tuple[str, ...] = ()
-    exit_code: int = 0
+    exit_code: Count = 0
     partial: bool = False
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())

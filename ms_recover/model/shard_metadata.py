@@ -14,6 +14,7 @@ from math import prod
 
 from ms_recover.file_names import weights_name
 from ms_recover.model.strategy import Layout
+from ms_recover.model.units import Count, Rank
 
 NEVER_SAVED = "accu_grads."
 """How the names of parameters begin that ``metadata.json`` lists with pipeline stages and that are in no file."""
@@ -124,6 +125,25 @@ class StoredShard:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that metadata names, and the rank that wrote it."""
+
+    file: str
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """A parameter as metadata states it: the cut, and for each fragment, by its index, the ranks that hold it."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[Count, ...]
+    axis_fragmentations: tuple[Count, ...]
+    fragments: tuple[tuple[Count, tuple[Rank, ...]], ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardMetadata:
     """The contents of one ``metadata.json``.
@@ -131,6 +151,8 @@ class ShardMetadata:
     Equal parts are one object: `parameters` that are equal but for their names, and the `stored` shards of parameters
     that are cut and saved alike. So planning can go by identity, and a tree of thousands of ranks stays small.
     """
+
+    RECORD = "world_size removed_redundancy files=named_files sharded"
 
     parameters: Mapping[str, ShardedParameter]
     """By name, in file order."""
@@ -163,7 +185,7 @@ class ShardMetadata:
         return tuple(sorted({layout.rank_list for layout in layouts.values()}))
 
     @cached_property
-    def world_size(self) -> int:
+    def world_size(self) -> Count:
         """One more than the highest rank that is named."""
         groups = {id(items[0].rank_group): items[0].rank_group for items in self.shards}
         highest = [ranks[-1] for ranks in (*self.stages, *groups.values())]
@@ -184,10 +206,27 @@ class ShardMetadata:
         name = weights_name(shared[0][0].file_name)
         return name is not None and name.file_count == listed[name.kind]
 
+    @property
+    def named_files(self) -> tuple[NamedFile, ...]:
+        """The files that are named, sorted."""
+        return tuple(NamedFile(name, rank) for name, rank in sorted(self.files.items()))
+
+    @property
+    def sharded(self) -> tuple[Sharded, ...]:
+        """The parameters with the ranks that hold their fragments, in file order."""
+        found = []
+        for name, one in self.parameters.items():
+            holders = (items[0].rank_group for items in self.stored[name])
+            fragments = tuple(zip(one.chunks, holders, strict=True))
+            found.append(Sharded(name, one.type_name, one.global_shape, one.axis_fragmentations, fragments))
+        return tuple(found)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonInfo:
     """The contents of one ``common.json``; None for null, and for members that the file does not have."""
+
+    RECORD = "common=stated"
 
     epoch_num: int | None = None
     step_num: int | None = None
@@ -200,7 +239,13 @@ class CommonInfo:
     ckpt_status: int | None = None
     """0 healthy, 1 unhealthy, None when no monitor of health ran."""
     members: tuple[str, ...] = ()
-    """The members that the file has, in their order."""
+    """The members that the file has, in their order, those of other programs included."""
+
+    @property
+    def stated(self) -> dict[str, float | int | None]:
+        """The members that MindFormers writes and this file has, in its order."""
+        known = CommonInfo.__dataclass_fields__.keys() - {"members"}
+        return {name: getattr(self, name) for name in self.members if name in known}
 
 
 def shards_by_rank(parameters: Mapping[str, ShardedParameter]) -> Iterator[tuple[str, int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.units import Count, Size
+
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
@@ -22,13 +24,15 @@ class ByteRange:
 class Parameter:
     """One entry of a slice by its header."""
 
+    RECORD = "name dtype shape bytes=nbytes"
+
     name: str
     """MindSpore's tag."""
     dtype: str
     """MindSpore's type name (``Float32``, ``BFloat16``, ``str``, ...)."""
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     """Local shape; empty for scalars."""
-    nbytes: int
+    nbytes: Size
     """Length of the contents over all pieces, in bytes."""
 
     @property
@@ -81,12 +85,24 @@ class ParameterList(tuple[Parameter, ...]):
 
 
 @dataclass(frozen=True, slots=True)
+class ListedParameter:
+    """A parameter of a slice, and in how many pieces its contents are."""
+
+    RECORD = "*parameter pieces"
+
+    parameter: Parameter
+    pieces: Count
+
+
+@dataclass(frozen=True, slots=True)
 class SliceHeader:
     """The structure of a slice file, read without its contents."""
 
+    RECORD = "bytes=size crc=has_crc encryption metadata=metadata_by_name parameters=listed"
+
     kind: str
     """``"ckpt"``, ``"encrypted-ckpt"`` or ``"safetensors"``."""
-    size: int
+    size: Size
     """File size in bytes."""
     parameters: tuple[Parameter, ...] = ()
     """In the order of their contents in the file."""
@@ -104,6 +120,23 @@ class SliceHeader:
     """Of a safetensors file, in file order: ``"format"``, ``"remove_redundancy"``, ``"crc_num"``, and ``"Int4"``
     under the names of parameters of that type.
     """
+
+    @property
+    def has_crc(self) -> bool:
+        """Whether a CRC is claimed."""
+        return self.crc is not None
+
+    @property
+    def metadata_by_name(self) -> dict[str, str]:
+        """The metadata as a mapping."""
+        return dict(self.metadata)
+
+    @property
+    def listed(self) -> tuple[ListedParameter, ...]:
+        """The parameters with the number of their pieces."""
+        return tuple(
+            ListedParameter(one, len(pieces)) for one, pieces in zip(self.parameters, self.contents, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ms_recover.model.units import Count, Epoch
+
 _STEP = re.compile(r"(?:(0|[1-9]\d{0,17})_)?(0|[1-9]\d{0,17})\Z", re.ASCII)
 
 CountedBy = Literal["manifest", "global_step", "step_num"]
@@ -17,11 +19,11 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """The step of a slice: ordered by epoch, then by step in the epoch; or an iteration, written as one number."""
+    """The step of a slice: ordered by epoch, then by step in the epoch; or an iteration, whose epoch is -1."""
 
-    epoch: int
+    epoch: Epoch
     """Epoch, 1-based (``ModelCheckpoint`` file names); `NO_EPOCH` for an iteration."""
-    step: int
+    step: Count
     """Step within the epoch, 1-based; the sink size in sink mode. Of an iteration the steps of the whole training."""
 
     def __str__(self) -> str:
@@ -58,9 +60,11 @@ class Step:
 class Position:
     """The place of a step in its training: the steps since the very beginning, over all resumes."""
 
+    RECORD = "*step prefix cumulative_step stated_by"
+
     prefix: str
     """Of the slices, the ``_N`` of a rerun included: of two runs both may have a step of one name."""
     step: Step
     """Step by the name of the slices."""
-    cumulative_step: int
+    cumulative_step: Count
     stated_by: CountedBy

@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from ms_recover.model.units import Count
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How one parameter is cut over the device matrix."""
 
+    RECORD = (
+        "parameter device_matrix tensor_map tensor_shape=known_shape opt_shard_step opt_shard_size split_shape "
+        "indices_offset field parts copies"
+    )
+
     parameter: str
-    device_matrix: tuple[int, ...]
+    device_matrix: tuple[Count, ...]
     """Devices of the stage per axis, most significant axis first."""
-    tensor_map: tuple[tuple[int, ...], ...]
+    tensor_map: tuple[tuple[Count, ...], ...]
     """For each tensor dimension the axes it is split over, counted from the right of the device matrix; empty
     when the dimension is not split.
     """
@@ -22,13 +29,13 @@ class Layout:
     """Distance of the ranks that share one optimizer shard group."""
     opt_shard_size: int = 0
     """Number of optimizer shards; 0 = none, -1 = over all replicas."""
-    split_shape: tuple[int, ...] = ()
+    split_shape: tuple[Count, ...] = ()
     """For an embedding that is cut by hand: rows of each part of dimension 0, which need not be equal. Empty
     otherwise.
     """
     indices_offset: tuple[int, ...] = ()
     """For each such part what is subtracted from the indices into it."""
-    field: int = 0
+    field: Count = 0
     """Above 0 for embeddings that are cut by field."""
     tensor_shape: tuple[int, ...] = ()
     """Only from the JSON form: the whole tensor's shape, with a dimension that is split over several axes taken
@@ -38,20 +45,25 @@ class Layout:
     """
 
     @property
+    def known_shape(self) -> tuple[Count, ...] | None:
+        """`tensor_shape`, None where it is not stated."""
+        return self.tensor_shape or None
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """Into how many parts each dimension is cut, optimizer shards aside."""
         sizes = self.device_matrix[::-1]
         return tuple(prod(sizes[axis] for axis in axes) for axes in self.tensor_map)
 
     @property
-    def parts(self) -> int:
+    def parts(self) -> Count:
         """Into how many different parts the parameter is cut, optimizer shards included."""
         cut, devices = prod(self.counts), prod(self.device_matrix)
         shards = devices // cut if self.opt_shard_size < 0 else self.opt_shard_size or 1
         return cut * shards
 
     @property
-    def copies(self) -> int:
+    def copies(self) -> Count:
         """How many ranks of the stage hold each part."""
         return max(prod(self.device_matrix) // self.parts, 1)
 
@@ -60,13 +72,15 @@ class Layout:
 class Strategy:
     """The contents of one strategy file."""
 
-    stages: tuple[int, ...]
+    RECORD = "stages save_count operators devices_per_stage layouts"
+
+    stages: tuple[Count, ...]
     """Pipeline stages named by the operators' strategies, ascending; one in every file MindSpore 2.10 writes."""
     save_count: int
     """The field that MindSpore calls ``current_stage``; it counts saves and is not a stage."""
     layouts: tuple[Layout, ...]
     """One per parameter, sorted by name."""
-    operators: int = 0
+    operators: Count = 0
     """Number of operators with a strategy."""
 
     @cached_property
@@ -86,6 +100,6 @@ class Strategy:
         return bool(clones) and "accu_grads" not in clones
 
     @cached_property
-    def devices_per_stage(self) -> int:
+    def devices_per_stage(self) -> Count:
         """Product of the device matrix; 0 when the file has no layout."""
         return max((prod(layout.device_matrix) for layout in self.layouts), default=0)

@@ -41,6 +41,8 @@ class Topology:
         The line of the source that places each rank, by rank, from 1; empty where it has no lines.
     """
 
+    RECORD = "levels domains source"
+
     levels: tuple[str, ...]
     domains: tuple[tuple[str, ...], ...]
     source: str

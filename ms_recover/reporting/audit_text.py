@@ -128,7 +128,7 @@ def _loss(audit: Audit, loss: Loss) -> tuple[str, ...]:
     if loss.fatal:
         return " + ".join(loss.domains), ranks_text(loss.ranks), "NO", "", "", f"lost: {loss.reason}"
     verdict = "yes" if audit.before else ("yes" if loss.step == audit.step else f"step {loss.step} only")
-    givers = [f"{host} {size_text(count)}" for host, count in loss.sources[:_MOST_NAMED]]
+    givers = [f"{one.host} {size_text(one.bytes)}" for one in loss.sources[:_MOST_NAMED]]
     more = [f"{len(loss.sources) - _MOST_NAMED} more"] if len(loss.sources) > _MOST_NAMED else []
     why = [f"lost: {loss.reason}"] if loss.reason else []
     takes = seconds_text(loss.seconds) if loss.seconds is not None else ""

@@ -64,7 +64,7 @@ def _headline(found: History) -> list[str]:
     if found.disagreements:
         first = found.disagreements[0]
         head = f"WRONG: {_what(first)} from step {first.first}; {clean}"
-    elif found.wrong:
+    elif not found.ok:
         head = f"WRONG: {_value(found.values[0])} in {found.values[0].parameter!r}; {clean}"
     elif found.clean is None:
         head = f"NOT COMPARED: {found.clean_reason}"

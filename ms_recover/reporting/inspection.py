@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ms_recover.model.inspection import Inspection
-from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
+from ms_recover.model.shard_metadata import ShardMetadata
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.model.texts import many, ranks_text
@@ -33,13 +33,12 @@ def inspection_text(found: Inspection, width: int | None) -> str:
         lines += section("", ("communication group", "ranks"), groups, width)
     if found.strategy is not None:
         lines += _strategy_lines(found.strategy, width)
-    document = found.document
-    if isinstance(document, ShardMetadata):
-        lines += _metadata_lines(document, width)
-    elif isinstance(document, CommonInfo):
-        lines += [f"{name}: {getattr(document, name)}" for name in document.members]
-    elif document is not None:
-        lines.append(f"the newest whole iteration: {document}")
+    if found.metadata is not None:
+        lines += _metadata_lines(found.metadata, width)
+    if found.common is not None:
+        lines += [f"{name}: {value}" for name, value in found.common.stated.items()]
+    if found.iteration is not None:
+        lines.append(f"the newest whole iteration: {found.iteration}")
     return page(lines)
 
 

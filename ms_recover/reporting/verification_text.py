@@ -76,7 +76,7 @@ def _not_compared(checks: Iterable[SliceCheck]) -> list[SliceCheck]:
 
 
 def _step_table(found: Verification, width: int | None) -> list[str]:
-    absent = dict(found.missing)
+    absent = {one.step: one.ranks for one in found.missing}
     rows = []
     for step in sorted({check.step for check in found.checks} | absent.keys(), reverse=True):
         checks = [check for check in found.checks if check.step == step]

@@ -75,11 +75,11 @@ def _inspect(opened: OpenFile, name: str, *, crc: bool) -> Inspection:
         if kind == "strategy":
             return Inspection(name, kind, strategy=decode_strategy(small("a strategy file"), name))
         if kind == "metadata":
-            return Inspection(name, kind, document=decode_metadata(read_at, opened.size, name))
+            return Inspection(name, kind, metadata=decode_metadata(read_at, opened.size, name))
         if kind == "common":
-            return Inspection(name, kind, document=decode_common(small("a common.json", MAX_COMMON), name))
+            return Inspection(name, kind, common=decode_common(small("a common.json", MAX_COMMON), name))
         if kind == "tracker":
-            return Inspection(name, kind, document=decode_tracker(small("the tracker", MAX_TRACKER), name))
+            return Inspection(name, kind, iteration=decode_tracker(small("the tracker", MAX_TRACKER), name))
     except FormatError as error:
         return Inspection(name, kind, (str(error),))
     return Inspection(name, kind, (f"not a slice, a group_info.pb or a strategy file but {kind}",))

@@ -254,7 +254,7 @@ class Case:
 
     def is_noticed(self, inventory: Inventory) -> bool:
         found = api.verify(inventory)
-        gone = {(step, rank) for step, ranks in found.missing for rank in ranks}
+        gone = {(one.step, rank) for one in found.missing for rank in one.ranks}
         return bool(found.wrong or found.disagreements or (self.victim.step, self.victim.rank) in gone)
 
     def judge(self, plan: Plan) -> Result:

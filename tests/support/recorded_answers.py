@@ -16,17 +16,15 @@ from typing import Any
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.audit_json import audit_to_json
 from ms_recover.formats.codec import json_text
-from ms_recover.formats.history_json import history_to_json
 from ms_recover.formats.plan_json import plan_to_json
-from ms_recover.formats.report_json import result_to_json, verification_to_json
-from ms_recover.formats.reshard_json import reshard_plan_to_json
+from ms_recover.formats.record import record
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.tree.positions import find_positions
 from tests.support.audits import RandomTree
 from tests.support.experiment_trees import random_experiments
 from tests.support.iteration_trees import unpack
@@ -151,19 +149,20 @@ def _verbs(inventory: Inventory, options: PlanOptions, source: Random) -> dict[s
 
     def complete() -> object:
         if inventory.iterations:
-            return [result_to_json(one) for one in api.complete_iteration(inventory, rank, options, dry_run=True)]
-        return result_to_json(api.complete(inventory, rank, options, dry_run=True))
+            return [record(one) for one in api.complete_iteration(inventory, rank, options, dry_run=True)]
+        return record(api.complete(inventory, rank, options, dry_run=True))
 
     def report() -> object:
         steps = api.describe(inventory, options, topology).steps
         return [[str(one.step), one.recoverable] for one in steps]
 
     return {
+        "scan": lambda: record(replace(inventory, positions=find_positions(inventory.slices).every)),
         "plan": plan,
-        "audit": lambda: audit_to_json(api.audit(inventory, options, topology, asked)),
-        "history": lambda: history_to_json(api.history(inventory, options, read=read)),
-        "verify": lambda: verification_to_json(api.verify(inventory, options)),
-        "reshard": lambda: reshard_plan_to_json(api.plan_reshard(inventory, "/nowhere", wanted, options), {}),
+        "audit": lambda: record(api.audit(inventory, options, topology, asked)),
+        "history": lambda: record(api.history(inventory, options, read=read)),
+        "verify": lambda: record(api.verify(inventory, options)),
+        "reshard": lambda: record(api.plan_reshard(inventory, "/nowhere", wanted, options)),
         "complete": complete,
         "report": report,
     }

@@ -15,7 +15,7 @@ _DROP = f"""
 import json, os, sys
 import ms_recover.execution.apply, ms_recover.execution.seal, ms_recover.planning.plan.explain
 import ms_recover.scanning.inspect
-import ms_recover.formats.manifest_json, ms_recover.formats.plan_json, ms_recover.formats.report_json
+import ms_recover.formats.manifest_json, ms_recover.formats.plan_json, ms_recover.formats.record
 import ms_recover.planning.judging.verification, ms_recover.planning.plan.planner, ms_recover.scanning.scan
 from ms_recover import api
 from ms_recover.verbs import audit, backup, complete, history, recover, verify

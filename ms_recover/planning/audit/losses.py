@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from ms_recover.model.audit import Loss
+from ms_recover.model.audit import Giver, Loss
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.after import Losable
@@ -153,11 +153,11 @@ class Moves:
             self._give(rank)
 
     @property
-    def sources(self) -> tuple[tuple[str, int], ...]:
+    def sources(self) -> tuple[Giver, ...]:
         """Domains that give bytes, the largest share first."""
         names = self._finest.domains
         largest = sorted(self._sent.items(), key=lambda one: (-one[1], one[0]))
-        return tuple((names[place], count) for place, count in largest if count)
+        return tuple(Giver(names[place], count) for place, count in largest if count)
 
     @property
     def busiest(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
-from ms_recover.model.verification import SliceCheck, Verification
+from ms_recover.model.verification import MissingRanks, SliceCheck, Verification
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, Judgement
 from ms_recover.planning.tree.candidates import every_run
@@ -66,8 +66,8 @@ def join_verifications(root: str, parts: Sequence[Verification], documents: tupl
         return parts[0]
     missing: dict[Step, set[int]] = defaultdict(set)
     for part in parts:
-        for step, ranks in part.missing:
-            missing[step].update(ranks)
+        for one in part.missing:
+            missing[one.step].update(one.ranks)
     checks = sorted(
         (check for part in parts for check in part.checks),
         key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path),
@@ -76,7 +76,7 @@ def join_verifications(root: str, parts: Sequence[Verification], documents: tupl
         root=root,
         checks=tuple(checks),
         disagreements=tuple(dict.fromkeys(text for part in parts for text in part.disagreements)),
-        missing=tuple((step, tuple(sorted(missing[step]))) for step in sorted(missing, reverse=True)),
+        missing=tuple(MissingRanks(step, tuple(sorted(missing[step]))) for step in sorted(missing, reverse=True)),
         documents=documents,
         states=tuple(note for part in parts for note in part.states),
     )
@@ -110,7 +110,7 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
         place = next((of_rank[0].file.place for _, of_rank in sorted(here.items())), None)
         place = facts.inventory.part.places.get(step, place)
         if absent and not sealing:
-            missing.append((step, absent))
+            missing.append(MissingRanks(step, absent))
         for rank in absent:
             note = facts.denied.get(rank)
             if note is not None or not sealing:

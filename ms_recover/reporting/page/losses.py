@@ -136,7 +136,7 @@ def history_content(history: History | None, judged: Sequence[JudgedStep] = ()) 
         return None
     steps = history.steps[::-1]
     return {
-        "wrong": history.wrong,
+        "wrong": not history.ok,
         "clean_lines": _clean_lines(history, judged),
         "steps": [(str(one.step), one.state, one.reason) for one in steps[:_MOST_STEPS]],
         "steps_more": max(len(steps) - _MOST_STEPS, 0),

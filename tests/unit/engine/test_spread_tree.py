@@ -15,7 +15,7 @@ from ms_recover.engine.local_engine import LocalEngine
 from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
 from ms_recover.formats.plan_json import plan_to_json
-from ms_recover.formats.report_json import verification_to_json
+from ms_recover.formats.record import record
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.model.steps import Step
@@ -88,8 +88,8 @@ def test_verdicts_are_those_of_one_tree(tree, whole, disks):
         shutil.rmtree(whole / lost)
     ours, theirs = plans(tree, whole)
     assert ours == theirs
-    found = same(verification_to_json(api.verify(tree.scan(), read=tree.read)), tree.url)
-    assert found == same(verification_to_json(api.verify(api.scan(whole))), str(whole))
+    found = same(record(api.verify(tree.scan(), read=tree.read)), tree.url)
+    assert found == same(record(api.verify(api.scan(whole))), str(whole))
 
 
 def test_manifests_of_slices_that_are_gone_count_as_in_one_tree(tree, whole, disks):

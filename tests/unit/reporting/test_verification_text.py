@@ -3,7 +3,7 @@
 import pytest
 
 from ms_recover.model.steps import Step
-from ms_recover.model.verification import SliceCheck, Verification
+from ms_recover.model.verification import MissingRanks, SliceCheck, Verification
 from ms_recover.reporting.verification_text import verification_text
 
 OLD, NEW = Step(1, 8), Step(2, 8)
@@ -38,7 +38,7 @@ def test_nothing_compared_is_not_called_sound():
 
 
 def test_a_missing_slice_is_wrong_and_has_its_column():
-    found = lines(check(0), check(1, "missing"), check(2, "suspect"), missing=((NEW, (1,)),))
+    found = lines(check(0), check(1, "missing"), check(2, "suspect"), missing=(MissingRanks(NEW, (1,)),))
     assert found[1] == "WRONG: 2 of 3 slices: 1 missing, 1 suspect"
     head = next(line for line in found if line.startswith("step"))
     row = found[-1]
@@ -55,5 +55,5 @@ def test_columns_say_ranks_for_each_step():
 
 
 def test_a_step_of_which_every_slice_is_missing_has_a_row():
-    found = lines(check(0), missing=((OLD, (0, 1)),))
+    found = lines(check(0), missing=(MissingRanks(OLD, (0, 1)),))
     assert found[-1].split() == ["1_8", "0-1"]

@@ -8,7 +8,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import FormatError, MissingInputError, PermissionDeniedError, StorageError
-from ms_recover.formats.report_json import inventory_to_json
+from ms_recover.formats.record import record
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
@@ -116,7 +116,7 @@ def test_a_manifest_whose_slice_is_gone_is_recorded(tree, pattern):
     assert orphan.manifest is not None
     assert orphan.manifest.rank == 2
     assert [file.rank for file in inventory.slices] == [0, 1, 3]
-    (printed,) = inventory_to_json(inventory)["orphans"]
+    (printed,) = record(inventory)["orphans"]
     assert printed == {"rank": 2, "epoch": 1, "step": 8, "path": f"ckpt_dir2/{NAME}", "problem": None}
 
 

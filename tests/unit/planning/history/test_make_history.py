@@ -22,7 +22,7 @@ def test_replicas_that_agree_are_clean_at_the_newest_step():
     assert (found.clean, found.newest, found.disagreements) == (STEPS[20], STEPS[20], ())
     assert {one.state for one in found.steps} == {"clean"}
     assert len(found.steps) == 20
-    assert not found.wrong
+    assert found.ok
     assert found.stopped == ()
     assert found.frozen == ()
 
@@ -37,7 +37,7 @@ def test_a_flip_in_a_norm_is_outvoted_by_the_tensor_parallel_ranks(since, rank):
     assert len(one.sides[0]) == 7
     assert found.clean == STEPS[since - 1]
     assert [step.state for step in found.steps] == ["clean"] * (since - 1) + ["disagreed"] * (21 - since)
-    assert found.wrong
+    assert not found.ok
 
 
 def test_without_strategy_files_equal_values_before_show_who_votes():
