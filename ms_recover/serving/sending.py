@@ -16,6 +16,10 @@ LEAST_PIECE = 1 << 20
 _MOST_PIECE = 32 << 20
 _QUICK_S = 0.5
 _CHUNK = 1 << 20
+_READ = 4 << 20
+"""Bytes that are read at a time for TLS: each reading is a turn of a thread, which costs more than the copying."""
+_RECORDS = 128 << 10
+"""Bytes that are encrypted at a time: eight records, which stay in the processor's cache until they are sent."""
 
 
 async def send_bytes(request: web.BaseRequest, response: web.StreamResponse, data: bytes) -> None:
@@ -57,10 +61,10 @@ async def send_file(
                 _check(descriptor, state)
             if secured:
                 try:
-                    data = await asyncio.to_thread(os.pread, descriptor, min(count, _CHUNK), offset)
+                    data = await asyncio.to_thread(os.pread, descriptor, min(count, _READ), offset)
                 except OSError as error:
                     raise ConnectionResetError(f"the file cannot be read: {error.strerror}") from error
-                await asyncio.wait_for(response.write(data), SEND_S)
+                await asyncio.wait_for(_encrypt(response, data), SEND_S)
                 sent = len(data)
             else:
                 sending = asyncio.get_running_loop().sendfile(transport, file, offset, count, fallback=False)
@@ -72,6 +76,13 @@ async def send_file(
             piece = min(2 * piece, _MOST_PIECE) if quick else LEAST_PIECE
     await response.write_eof()
     return end - start
+
+
+async def _encrypt(response: web.StreamResponse, data: bytes) -> None:
+    """Send bytes over TLS."""
+    view = memoryview(data)
+    for start in range(0, len(data), _RECORDS):
+        await response.write(view[start : start + _RECORDS])
 
 
 def _check(descriptor: int, state: FileState) -> None:
