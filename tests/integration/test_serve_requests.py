@@ -56,7 +56,7 @@ def digested(server):
         for line in ask(server, "GET", "/metrics")[2].decode().splitlines()
         if line.startswith("ms_recover_digested_bytes_total ")
     ]
-    return int(line.split()[1])
+    return int(float(line.split()[1]))
 
 
 def test_a_file_that_is_asked_for_twice_in_one_request_is_refused(tree):
