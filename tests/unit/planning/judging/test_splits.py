@@ -75,12 +75,12 @@ def test_damage_of_a_winner_at_another_step_is_no_split():
     assert set(compare(values, lists={}, older=before).outvoted) == {path(2)}
 
 
-def facts_of(values, older, manifests=()):
+def facts_of(values, older, manifests=(), change=lambda file: file):
     """Return the facts of slices that hold what the letters say at two steps, some ranks' with sealed manifests."""
     held = [(rank, step, value) for step, all_of in ((STEP, values), (OLDER, older)) for rank, value in all_of.items()]
     slices = []
     for rank, step, value in held:
-        file = slice_file(rank, step)
+        file = change(slice_file(rank, step))
         if rank in manifests:
             run = manifests[rank] if isinstance(manifests, dict) else "run"
             file = replace(file, manifest=manifest(file, value, world_size=4, run_id=run))
@@ -102,6 +102,18 @@ def test_a_rank_whose_other_slices_are_unlike_those_of_a_source_is_no_replica_of
 def test_damage_in_one_place_of_another_step_shows_no_other_layout():
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
     assert why_no_replica(facts, 1, newest(facts, 0)) is None
+
+
+@pytest.mark.parametrize(("nbytes", "shown"), [(48, False), (49, True), (400, True)])
+def test_a_parameter_of_most_bytes_that_differs_at_another_step_shows_another_layout(nbytes, shown):
+    """The other three parameters have 48 bytes."""
+
+    def with_large(file):
+        first, *others = file.parameters
+        return replace(file, parameters=(replace(first, nbytes=nbytes), *others))
+
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "xfgh"}, change=with_large)
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
 
 
 @pytest.mark.parametrize(("runs", "shown"), [(("run", "run"), True), (("run", "other"), False)])
