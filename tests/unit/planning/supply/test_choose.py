@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import NOTHING_READ
-from ms_recover.model.inventory import Note
+from ms_recover.model.inventory import Note, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.supply.choose import choose_sources
 from ms_recover.planning.supply.supply import supply_of
@@ -127,6 +128,27 @@ def test_nothing_is_written_where_the_directory_is_refused():
     verdict = choose(plain(0), change=lambda found: replace(found, denied=denied)).ranks[0]
     assert verdict.verdict == "unrecoverable"
     assert "nothing can be written there" in verdict.reason
+
+
+def cut_by_layouts(found):
+    """Return an inventory whose strategy files state that the ranks 0 and 2, and 1 and 3 hold the same."""
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    return replace(found, strategy_files=(StrategyFile(3, "ckpt_dir3/strategy.ckpt", Strategy((0,), 1, layouts)),))
+
+
+@pytest.mark.parametrize(
+    ("slices", "denied", "verdict"),
+    [
+        (plain(0), (), "copy"),
+        ([*plain(), slice_file(0, prefix="test_1")], (), "unrecoverable"),
+        (plain(0), ((0, Note("ckpt_dir0", "refused")),), "unrecoverable"),
+    ],
+    ids=["missing", "ambiguous", "refused"],
+)
+def test_nothing_is_made_by_layouts_where_nothing_is_copied_for_good_reason(slices, denied, verdict):
+    found = choose(slices, {1: [1, 3]}, change=lambda found: cut_by_layouts(replace(found, denied=denied)))
+    assert found.ranks[0].verdict == verdict
+    assert [action.rank for action in found.actions] == ([0] if verdict == "copy" else [])
 
 
 @pytest.mark.parametrize(
