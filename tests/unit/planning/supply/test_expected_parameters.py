@@ -10,6 +10,7 @@ from ms_recover.planning.supply.expected_parameters import (
     LostNames,
     NotComposableError,
     expected_parameters,
+    find_own_manifest,
     lost_lists,
     stated_parameters,
 )
@@ -166,3 +167,11 @@ def test_what_no_slice_lists_was_dealt_to_a_lost_one_of_which_nothing_states_ano
     assert [one.parameter for one in found.of(0, complete=True)] == whole
     assert found.is_guessed(0) is dealt
     assert not found.is_guessed(1) or not left
+
+
+def test_the_manifest_that_a_slice_left_is_that_of_the_rank_unless_it_is_declared_lost():
+    index = index_of(everyone(0), orphans=[orphan(0)])
+    assert find_own_manifest(index.facts, index.judgement, 0) == orphan(0).manifest
+    assert find_own_manifest(index.facts, index.judgement, 1) is None
+    facts = replace(index.facts, options=replace(index.facts.options, lost=frozenset({0})))
+    assert find_own_manifest(facts, index.judgement, 0) is None
