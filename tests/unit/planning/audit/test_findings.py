@@ -172,3 +172,13 @@ def test_slices_that_are_missing_come_first(there, words):
     made = of_tree([SLICES[rank] for rank in there], pairs(4))
     assert made[0][0] == "slices"
     assert made[0][1].startswith(f"{words} of step 2_8 now")
+
+
+def test_a_placement_is_proposed_for_the_first_level_at_which_copies_lie_together():
+    """Each rank has a host of its own; the ranks 0 and 2, and 1 and 3 share a rack, and hold the same."""
+    levels = (tuple(f"host{rank}" for rank in range(4)), ("rack0", "rack1", "rack0", "rack1"))
+    topology = Topology(("host", "rack"), levels, "the test")
+    ((kind, text),) = found(audit(tree(SLICES, pairs(4)), PlanOptions(quick=True), topology))
+    assert kind == "placement"
+    assert text.startswith("2 blocks have all holders on one rack, such as the slice of rank(s) 0, 2, on rack0: ")
+    assert "place the ranks otherwise" in text
