@@ -108,7 +108,7 @@ def test_optimizer_shards_leave_what_they_divide(text, shards, expected):
 
 @pytest.mark.parametrize(
     ("text", "shards", "alone"),
-    [("dp=4,ep=2,cp=2", 2, True), ("dp=4,ep=2,cp=2", 0, False), ("dp=4,cp=2", 2, False), ("dp=8,ep=2", 2, False)],
+    [("dp=8,ep=2,cp=2", 2, True), ("dp=8,ep=2,cp=2", 0, False), ("dp=4,cp=2", 2, False), ("dp=8,ep=2", 2, False)],
     ids=["experts and contexts with shards", "without shards", "without experts", "without contexts"],
 )
 def test_with_experts_and_context_parallel_ranks_shards_leave_no_two_ranks_surely_alike(text, shards, alone):
