@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -82,14 +82,22 @@ class Losses:
             found = fatal_in_all(self.families)
         except TooManyError:
             return None
+        return self._as_asked(found, lambda step: step is None)
+
+    @cached_property
+    def costly(self) -> Family:
+        """The smallest losses that leave no step as new as the newest that can be recovered as things are."""
+        newest = self.steps[0].step
+        return self._as_asked(self.families[0], lambda step: step is None or step < newest)
+
+    def _as_asked(self, found: Family, is_lost: Callable[[Step | None], bool]) -> Family:
+        """Return the smallest losses by the holders of blocks, but by the plan as far as it is asked."""
         if not self.most_asked:
             return found
         sizes, places = range(1, self.most_asked + 1), range(len(self.level.domains))
-        asked = [frozenset(one) for lost in sizes for one in combinations(places, lost) if self._is_fatal(one)]
+        losses = (frozenset(one) for lost in sizes for one in combinations(places, lost))
+        asked = [loss for loss in losses if is_lost(self.step_after(loss))]
         return minimal([*asked, *(one for one in found if len(one) > self.most_asked)])
-
-    def _is_fatal(self, places: Iterable[int]) -> bool:
-        return self.step_after(frozenset(places)) is None
 
     def loss(self, places: Places, *, sources: bool = True) -> Loss:
         """Return what a loss costs; without `sources` not from where the bytes come, nor how long they take."""

@@ -148,9 +148,9 @@ def _counted(book: Losses, lost: int) -> CountedLosses:
     if fatal is None and comb(count, lost) <= _MOST_TRIED:
         losses = map(frozenset, combinations(range(count), lost))
         fatal = sum(book.step_after(one) is None for one in losses)
-    safe = _count(count, book.families[0], lost) if book.steps else None
+    costly = _count(count, book.costly, lost) if book.steps else None
     possible = comb(count, lost)
-    kept = possible - safe if safe is not None else None
+    kept = possible - costly if costly is not None else None
     return CountedLosses(count=lost, possible=possible, fatal=fatal, newest=kept)
 
 

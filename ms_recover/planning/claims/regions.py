@@ -75,13 +75,11 @@ def runs_of(part: Box, source: Box, target: Box, item_size: int) -> Runs:
     source_strides, target_strides = _strides(source, item_size), _strides(target, item_size)
     loops = []
     length = item_size
-    dense = True
     for axis in reversed(range(len(part))):
         count = part[axis][1] - part[axis][0]
-        if dense and source_strides[axis] == length == target_strides[axis]:
+        if source_strides[axis] == length == target_strides[axis]:
             length *= count  # this dimension continues the run
-        elif count > 1:
-            dense = False
+        elif count > 1:  # from here on strides are longer than the run
             loops.append((count, source_strides[axis], target_strides[axis]))
     return Runs(
         _offset(part, source, source_strides), _offset(part, target, target_strides), length, tuple(loops[::-1])

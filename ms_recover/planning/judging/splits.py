@@ -95,8 +95,6 @@ def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bo
 
 def _known_to_differ(facts: Facts, mine: SliceFacts, theirs: SliceFacts) -> set[str]:
     """Return the parameters in which two slices differ as ranks that hold the same may not."""
-    if mine.digests is None or theirs.digests is None:
-        return set()
     shared = [name for name in mine.listed.index if name in theirs.listed.index]
     known = [name for name in shared if None not in (mine.digest_of(name), theirs.digest_of(name))]
     tolerance = facts.tolerance.of_slices((mine.rank_local, theirs.rank_local))

@@ -197,6 +197,14 @@ def test_layouts_go_before_the_word_and_refuse_it():
         planned(THREE, {}, strategies=layouts("b"), axes=Axes.parse("mp=4"))
 
 
+def test_where_the_strategy_file_is_of_another_network_the_word_names_the_source():
+    """It names one of four parameters."""
+    one = layouts("a")[0]
+    other = replace(one, strategy=Strategy((0,), 1, one.strategy.layouts[:1]))
+    plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, strategies=[other], **WORD)
+    assert [(action.rank, action.source_rank, action.evidence) for action in plan.actions] == [(3, 1, "operator")]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -257,6 +265,19 @@ def test_equal_survivors_are_named_with_the_option_that_accepts_them():
     assert read == [(0, STEP), (1, STEP), (2, STEP), (0, OLDER), (2, OLDER)]
     accepted, _ = planned(BOTH, told, world_size=4, **WORD)
     assert [(action.rank, action.source_rank) for action in accepted.actions] == [(3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("survivors", "lost", "named"),
+    [(4, 1, "ranks 0, 1, 2 and 3 hold"), (5, 1, "ranks 0, 1, 2, 3 and 1 more hold"), (12, 4, ""), (12, 5, "")],
+)
+def test_of_many_equal_survivors_and_lost_ranks_some_are_named(survivors, lost, named):
+    slices = [slice_file(rank) for rank in range(survivors)]
+    plan, _ = planned(slices, dict.fromkeys(range(survivors), "a"), world_size=survivors + lost)
+    (hint,) = of_equal_ranks(plan)
+    assert hint.startswith(named)
+    assert hint.count("holds what rank 0 holds") == min(lost, 4)
+    assert (" and so on" in hint) == (lost > 4)
 
 
 def test_survivors_that_differ_at_some_step_are_not_called_equal():

@@ -1,16 +1,25 @@
 """The verb audit where it reads more than a plan of the tree does."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import StorageError
+from ms_recover.errors import StorageError, UsageError
+from ms_recover.model.axes import Axes
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.topology import Topology
 from ms_recover.scanning.read import read_contents
+from ms_recover.verbs.audit import count_ranks_of_claims, evidence_of
 from ms_recover.verbs.session import Session
 from tests.support.audit_law import hosts_of, scene_of
+from tests.support.inventories import pairs, slice_file, tree
 from tests.support.law_files import make
+from tests.unit.planning.test_contents import backed
 
 SEED = 1116
 """A tree whose audit reads slices of an older step."""
@@ -32,3 +41,41 @@ def test_a_tree_that_cannot_be_read_any_more_ends_the_audit(tmp_path: Path) -> N
     topology = Topology(("host",), (hosts_of(SEED, scene.job.size),), "the test")
     with pytest.raises(StorageError, match="the disk is gone"):
         api.audit(inventory, scene.options, topology, read=read)
+
+
+SLICES = [slice_file(rank) for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "options", "words"),
+    [
+        (tree(SLICES, {}), {}, "nothing"),
+        (tree(SLICES, {0: [0, 2]}), {}, "1 rank list"),
+        (tree(SLICES, pairs(4)), {}, "4 rank lists"),
+        (tree([backed(SLICES[0], "a"), *SLICES[1:]], pairs(4)), {}, "4 rank lists, 1 manifest"),
+        (tree(SLICES, {}), {"axes": Axes.parse("dp=2,mp=2")}, f"--axes {Axes.parse('dp=2,mp=2')}"),
+        (tree(SLICES, {}), {"groups": (frozenset({0, 2}),)}, "--group"),
+        (
+            replace(tree(SLICES, {}), iterations=(object(),), strategy_files=(object(),)),
+            {},
+            "metadata.json, 1 strategy file",
+        ),
+    ],
+)
+def test_what_says_who_holds_the_same_is_named(inventory: Inventory, options: dict[str, Any], words: str) -> None:
+    assert evidence_of(inventory, PlanOptions(**options)) == words
+
+
+@pytest.mark.parametrize(("axes", "known", "ranks"), [("dp=2,mp=2", (), 4), (None, (0, 1), 2)])
+def test_axes_say_how_many_ranks_there_are_where_nothing_else_does(
+    axes: str | None, known: tuple[int, ...], ranks: int
+) -> None:
+    options = PlanOptions(axes=None if axes is None else Axes.parse(axes))
+    assert count_ranks_of_claims(Inventory("/tree", known), options) == ranks
+
+
+@pytest.mark.parametrize(("known", "size", "by"), [((), 8, "8, as given"), (range(6), None, "6, by the ranks")])
+def test_axes_of_another_number_of_ranks_are_refused(known: Sequence[int], size: int | None, by: str) -> None:
+    options = PlanOptions(axes=Axes.parse("dp=2,mp=2"), world_size=size)
+    with pytest.raises(UsageError, match=f"= 4 ranks, but there are {by}"):
+        count_ranks_of_claims(Inventory("/tree", tuple(known)), options)

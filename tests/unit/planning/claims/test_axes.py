@@ -104,3 +104,13 @@ def test_with_experts_context_parallel_ranks_are_kept_apart():
 )
 def test_optimizer_shards_leave_what_they_divide(text, shards, expected):
     assert groups(text, shards=shards) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shards", "alone"),
+    [("dp=8,ep=2,cp=2", 2, True), ("dp=8,ep=2,cp=2", 0, False), ("dp=4,cp=2", 2, False), ("dp=8,ep=2", 2, False)],
+    ids=["experts and contexts with shards", "without shards", "without experts", "without contexts"],
+)
+def test_with_experts_and_context_parallel_ranks_shards_leave_no_two_ranks_surely_alike(text, shards, alone):
+    found = groups(text, shards=shards)
+    assert all(len(one) == 1 for one in found) == alone

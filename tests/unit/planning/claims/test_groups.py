@@ -24,6 +24,31 @@ def test_one_sided_lists_are_refused_with_the_ranks_named():
         merge_groups([group_file(0, [0, 4]), group_file(4, [4])])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            [0, 1],
+            [1, 2],
+            "rank 0 lists rank 1 (ckpt_dir0/group_info.pb: [0, 1]), rank 1 does not list rank 0 (ckpt_dir1",
+        ),
+        (
+            [0, 2],
+            [0, 1],
+            "rank 1 lists rank 0 (ckpt_dir1/group_info.pb: [0, 1]), rank 0 does not list rank 1 (ckpt_dir0",
+        ),
+        ([0, 2], [1, 2], "ckpt_dir1/group_info.pb lists [1, 2], ckpt_dir0/group_info.pb lists [0, 2]"),
+        ([0, 1, 2], [0, 1, 3], "ckpt_dir1/group_info.pb lists [0, 1, 3], ckpt_dir0/group_info.pb lists [0, 1, 2]"),
+    ],
+    ids=["the first alone names the second", "the second alone names the first", "neither", "both"],
+)
+def test_lists_that_differ_are_named_with_who_names_whom(first, second, words):
+    files = [group_file(0, first), group_file(1, second)]
+    with pytest.raises(ContradictionError) as refused:
+        merge_groups(files)
+    assert words in str(refused.value)
+
+
 def test_lists_that_overlap_are_refused():
     with pytest.raises(ContradictionError, match=r"\[0, 4\].*\[0, 4, 8\]|\[0, 4, 8\].*\[0, 4\]"):
         merge_groups([group_file(0, [0, 4]), group_file(4, [0, 4, 8])])

@@ -9,7 +9,8 @@ import pytest
 from ms_recover.formats.common_info import COMMON_MEMBERS, encode_common, read_common
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
-from ms_recover.model.strategy import Strategy
+from ms_recover.model.slices import Parameter
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.compare_documents import ListedFile
 from ms_recover.planning.claims.rebuild import MEMBERS, metadata_from_layouts, rebuild_common, rebuild_metadata
 from tests.support.iterations import Job, listed, make_common, make_metadata, strategies
@@ -131,6 +132,28 @@ def test_parameters_that_are_never_saved_are_left_out_of_metadata_from_layouts()
     assert read.parameters == kept
     assert list(read.parameters) == list(kept)
     assert read.stored == {name: made.stored[name] for name in kept}
+
+
+@pytest.mark.parametrize(("map_of_second", "groups"), [((0,), [(0, 2), (1, 3)]), ((), None)], ids=["alike", "whole"])
+def test_a_parameter_of_two_stages_is_stored_in_the_files_of_both(
+    map_of_second: tuple[int, ...], groups: list[tuple[int, ...]] | None
+) -> None:
+    known = {
+        first: Strategy((stage,), 1, (Layout("tied", (2,), (dimension,)),))
+        for stage, (first, dimension) in enumerate(((0, (0,)), (2, map_of_second)))
+    }
+    held = ListedFile(parameters=(Parameter("tied", "Float32", (4,), 16),))
+    files = {f"p-model-{rank:07}-{4:07}.safetensors": held for rank in range(4)}
+    found = metadata_from_layouts(known, "strategy.ckpt", files)
+    if groups is None:
+        assert found.metadata is None
+        assert found.problem == "several pipeline stages have 'tied' and cut it differently"
+        return
+    assert found.metadata is not None
+    assert found.metadata.parameters["tied"].global_shape == (8,)
+    assert [[(one.storage_rank, one.rank_group) for one in shard] for shard in found.metadata.stored["tied"]] == [
+        [(rank, group) for rank in group] for group in groups
+    ]
 
 
 def test_metadata_are_not_made_of_layouts_that_leave_something_open() -> None:

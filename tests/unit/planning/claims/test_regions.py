@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ms_recover.planning.claims.regions import Grid, intersect
+from ms_recover.planning.claims.regions import Grid, intersect, runs_of, volume
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -40,3 +40,24 @@ def test_boxes_of_different_tensors_share_nothing_that_could_be_named():
 
 def test_without_boxes_nothing_is_near():
     assert list(Grid([]).near(((0, 1),))) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_runs_move_a_part_and_nothing_else_in_as_few_runs_as_it_takes(seed):
+    source = Random(seed)
+    axes, size = source.randint(0, 4), source.choice((1, 2, 4))
+
+    def around(part):
+        return tuple((first - source.choice((0, 0, 1)), last + source.choice((0, 0, 2))) for first, last in part)
+
+    part = tuple((start, start + source.randint(1, 3)) for start in (source.randint(2, 4) for _ in range(axes)))
+    held, wanted = around(part), around(part)
+
+    def places(box):
+        """Return by element where its bytes begin, in C order."""
+        return {at: number * size for number, at in enumerate(product(*(range(*side) for side in box)))}
+
+    runs = runs_of(part, held, wanted, size)
+    moved = {(start + byte, target + byte) for start, target in runs for byte in range(0, runs.length, size)}
+    assert moved == {(places(held)[at], places(wanted)[at]) for at in places(part)}
+    assert runs.bytes == volume(part) * size

@@ -73,3 +73,42 @@ def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_
 @pytest.mark.parametrize(("axes", "alike"), [((0, 1), ()), ((0,), (0, 1, 2, 3)), ((), (0, 1, 2, 3))])
 def test_ranks_are_replicated_where_another_one_holds_the_same_part(axes, alike):
     assert Stages(4, {0: {"w": Layout("w", (2, 2), (axes,))}}, {}).replicated == frozenset(alike)
+
+
+@pytest.mark.parametrize(("stating", "kept"), [((), (0, 1)), ((0,), (0, 1)), ((0, 1), (0,)), ((0, 1, 2), (0,))])
+def test_a_strategy_file_that_no_manifest_names_counts_until_half_of_the_ranks_state_another(stating, kept):
+    """Of two stages of two ranks; the manifests state the file of the first stage."""
+    found = find_stages(
+        [
+            StrategyFile(2 * number, "strategy.ckpt", Strategy((number,), 1, (Layout("w", (2,), ((0,),)),)), digest)
+            for number, digest in enumerate(("named", "other"))
+        ],
+        4,
+        {rank: ["named"] for rank in stating},
+    )
+    assert found.problem is None
+    assert tuple(found.layouts) == kept
+
+
+@pytest.mark.parametrize(
+    ("flat", "nested", "same"),
+    [
+        (((0,), ()), ((0,), ()), True),
+        (((), (0,)), ((0,), ()), False),
+        (((1,), ()), ((0,), ()), False),
+        (((1,), (0,)), ((1, 0),), True),
+        (((0,), (1,)), ((1, 0),), False),
+        (((1,), (0,), ()), ((1, 0), ()), True),
+    ],
+)
+def test_a_strategy_file_of_the_json_form_flattens_nested_dimensions(flat, nested, same):
+    json = Layout("w", (2, 2), flat, tensor_shape=(2,) * len(flat))
+    found = find_stages(
+        [
+            StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((0,), 1, (layout,)), "digest")
+            for rank, layout in enumerate((json, Layout("w", (2, 2), nested)))
+        ],
+        4,
+        {},
+    )
+    assert (found.problem is None) == same

@@ -21,9 +21,11 @@ def path(rank):
 
 
 def compare(values, lists, layouts=(), change=lambda file: file):
-    """Compare slices by one letter for each of the four parameters; ranks without letters were not read."""
+    """Compare slices by one letter for each of the four parameters, or their digests; those without were not read."""
     slices = [change(slice_file(rank)) for rank in range(len(values))]
-    known = Contents({path(rank): digests(value) for rank, value in enumerate(values) if value})
+    known = Contents(
+        {path(rank): digests(value) if isinstance(value, str) else value for rank, value in enumerate(values) if value}
+    )
     inventory = tree(slices, lists)
     if layouts:
         strategy = Strategy((), 1, tuple(layouts))
@@ -83,6 +85,13 @@ def test_layouts_settle_what_a_rank_list_alone_cannot():
     assert not found.disagreements
     assert found.outvoted[path(2)].names == ("b",)
     assert not found.undecided
+
+
+def test_replicas_that_differ_outside_of_their_parameters_disagree_although_layouts_compare_these():
+    values = [digests("abce"), digests("uvwe"), replace(digests("abce"), file="other"), digests("uvwe")]
+    found = compare(values, PAIRS, CUT_IN_TWO)
+    assert list(found.disagreements) == [(0, 2)]
+    assert "differ outside of them" in found.disagreements[0, 2]
 
 
 def test_layouts_claim_replicas_where_no_list_does():

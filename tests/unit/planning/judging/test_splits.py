@@ -75,18 +75,19 @@ def test_damage_of_a_winner_at_another_step_is_no_split():
     assert set(compare(values, lists={}, older=before).outvoted) == {path(2)}
 
 
-def facts_of(values, older, manifests=()):
+def facts_of(values, older, manifests=(), change=lambda file: file, files=()):
     """Return the facts of slices that hold what the letters say at two steps, some ranks' with sealed manifests."""
     held = [(rank, step, value) for step, all_of in ((STEP, values), (OLDER, older)) for rank, value in all_of.items()]
     slices = []
     for rank, step, value in held:
-        file = slice_file(rank, step)
+        file = change(slice_file(rank, step))
         if rank in manifests:
             run = manifests[rank] if isinstance(manifests, dict) else "run"
             file = replace(file, manifest=manifest(file, value, world_size=4, run_id=run))
         slices.append(file)
     known = Contents({path(rank, step): digests(value) for rank, step, value in held})
-    return gather_facts(tree(slices, {}, ranks=range(4)), contents=known)
+    inventory = replace(tree(slices, {}, ranks=range(4)), strategy_files=tuple(files))
+    return gather_facts(inventory, contents=known)
 
 
 def newest(facts, rank):
@@ -104,9 +105,37 @@ def test_damage_in_one_place_of_another_step_shows_no_other_layout():
     assert why_no_replica(facts, 1, newest(facts, 0)) is None
 
 
+@pytest.mark.parametrize(("nbytes", "shown"), [(48, False), (49, True), (400, True)])
+def test_a_parameter_of_most_bytes_that_differs_at_another_step_shows_another_layout(nbytes, shown):
+    """The other three parameters have 48 bytes."""
+
+    def with_large(file):
+        first, *others = file.parameters
+        return replace(file, parameters=(replace(first, nbytes=nbytes), *others))
+
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "xfgh"}, change=with_large)
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
+
+
 @pytest.mark.parametrize(("runs", "shown"), [(("run", "run"), True), (("run", "other"), False)])
 def test_slices_of_two_runs_at_another_step_show_no_other_layout(runs, shown):
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "ijkh"}, manifests=dict(enumerate(runs)))
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
+
+
+@pytest.mark.parametrize(("others", "shown"), [((), False), ((1, 2), True)], ids=["alone", "others contradict it"])
+def test_of_strategy_files_that_contradict_each_other_one_that_cuts_just_what_differs_shows_another_layout(
+    others, shown
+):
+    """That of rank 0 cuts ``a`` between the ranks 0 and 1, which differ in it at another step."""
+
+    def stating(rank, *cuts):
+        layouts = tuple(Layout(name, (2, 2), (cut,)) for name, cut in zip(NAMES, cuts, strict=True))
+        return StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((0,), 1, layouts))
+
+    files = [stating(0, (0,), (), (), ()), *(stating(rank, (), (), (), ()) for rank in others)]
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "xfgh"}, files=files)
+    assert (facts.stages.problem is not None) == shown
     assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
 
 

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.planning.claims.stages import Stages
-from ms_recover.planning.judging.structure import compare_structure
+from ms_recover.planning.judging.structure import compare_structure, is_misread, list_the_same
 from ms_recover.planning.tree.facts import gather_facts
-from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
+from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 
 PAIRS = {0: [0, 2], 1: [1, 3]}
 
@@ -158,3 +160,43 @@ def test_an_odd_older_slice_does_not_condemn_the_list_of_its_own_stage():
     slices += [slice_file(2, step, names=("b", "s")) for step in (OLDER, STEP)]
     slices += [slice_file(3, OLDER, names=("c", "s")), slice_file(3, names=("b", "s"))]
     assert damaged_of_stages(slices) == {"ckpt_dir3/test-1_8.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("names", "ckpt", "safetensors"),
+    [
+        (NAMES, True, True),
+        (NAMES[::-1], False, True),
+        (NAMES[1:], False, False),
+        ((*NAMES, "more"), False, False),
+        ((*NAMES[1:], "more"), False, False),
+    ],
+    ids=["the same", "in another order", "one fewer", "one more", "another one"],
+)
+def test_the_order_of_parameters_counts_but_for_safetensors(names, ckpt, safetensors):
+    one, other = gather_facts(tree([slice_file(0), slice_file(1, names=names)], {})).counted_at(STEP)
+    assert list_the_same(one, other) is ckpt
+    place = replace(other.file.place, parts=(other.file.place.parts[0], f"/test-{STEP}.safetensors"))
+    loose = gather_facts(tree([slice_file(0), replace(other.file, place=place)], {})).counted_at(STEP)
+    assert list_the_same(*loose) is safetensors
+    assert list_the_same(*loose[::-1]) is safetensors
+
+
+@pytest.mark.parametrize(
+    ("theirs", "misread"),
+    [
+        (parameters(), True),
+        (parameters(shape=(2, 2)), True),
+        (parameters(("c", *NAMES[1:])), True),
+        (parameters(("d", *NAMES[1:])), False),
+        (parameters(("aa", *NAMES[1:])), False),
+        (parameters(("c", "c", *NAMES[2:])), False),
+        (parameters(NAMES[1:]), False),
+        ((replace(parameters()[0], name="c", dtype="Int32"), *parameters()[1:]), False),
+        ((replace(parameters()[0], name="c", shape=(2, 2)), *parameters()[1:]), False),
+    ],
+    ids=["same", "shapes", "one bit", "two bits", "longer", "two names", "fewer", "and a type", "and a shape"],
+)
+def test_a_list_is_misread_where_one_bit_of_a_name_or_shapes_alone_differ(theirs, misread):
+    """The names ``a`` and ``c`` differ in one bit, ``a`` and ``d`` in two."""
+    assert is_misread(parameters(), theirs) is misread

@@ -301,3 +301,19 @@ def test_layouts_that_contradict_the_lists_are_noted_with_what_is_done_about_it(
     inventory = replace(tree(whole(4), {rank: [0, 1, 2, 3] for rank in range(4)}), strategy_files=files)
     (note,) = (note for note in make_plan(inventory).notes if note.path == files[0].path)
     assert note.reason.endswith("only ranks which both call the same lend each other slices")
+
+
+@pytest.mark.parametrize("stated", ["lists", "strategy", "nothing", "malformed list"])
+def test_rank_lists_and_strategy_files_are_asked_for_where_a_lost_rank_has_no_source_and_none_can_be_used(stated):
+    alone = {rank: [rank] for rank in range(1, 4)}
+    inventory = tree(whole(4, without=[0]), alone if stated == "lists" else {}, ranks=range(4))
+    if stated == "strategy":
+        layouts = tuple(Layout(name, (4,), ((0,),)) for name in NAMES)
+        files = (StrategyFile(1, "ckpt_dir1/strategy.ckpt", Strategy((0,), 1, layouts)),)
+        inventory = replace(inventory, strategy_files=files)
+    if stated == "malformed list":
+        inventory = replace(inventory, group_files=(replace(group_file(1, [1]), info=None, problem="cut off"),))
+    plan = make_plan(inventory)
+    assert not plan.recoverable
+    asked = [hint for hint in plan.hints if hint.startswith("no usable rank list or strategy file")]
+    assert len(asked) == (stated in ("nothing", "malformed list"))

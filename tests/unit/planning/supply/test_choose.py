@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.model.contents import NOTHING_READ
-from ms_recover.model.inventory import Note
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Note, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.supply.choose import choose_sources
 from ms_recover.planning.supply.supply import supply_of
 from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
-from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents
+from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
 
 FOUR = {rank: [0, 1, 2, 3] for rank in range(4)}
 
@@ -129,6 +130,27 @@ def test_nothing_is_written_where_the_directory_is_refused():
     assert "nothing can be written there" in verdict.reason
 
 
+def cut_by_layouts(found):
+    """Return an inventory whose strategy files state that the ranks 0 and 2, and 1 and 3 hold the same."""
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    return replace(found, strategy_files=(StrategyFile(3, "ckpt_dir3/strategy.ckpt", Strategy((0,), 1, layouts)),))
+
+
+@pytest.mark.parametrize(
+    ("slices", "denied", "verdict"),
+    [
+        (plain(0), (), "copy"),
+        ([*plain(), slice_file(0, prefix="test_1")], (), "unrecoverable"),
+        (plain(0), ((0, Note("ckpt_dir0", "refused")),), "unrecoverable"),
+    ],
+    ids=["missing", "ambiguous", "refused"],
+)
+def test_nothing_is_made_by_layouts_where_nothing_is_copied_for_good_reason(slices, denied, verdict):
+    found = choose(slices, {1: [1, 3]}, change=lambda found: cut_by_layouts(replace(found, denied=denied)))
+    assert found.ranks[0].verdict == verdict
+    assert [action.rank for action in found.actions] == ([0] if verdict == "copy" else [])
+
+
 @pytest.mark.parametrize(
     ("slices", "lists", "reason"),
     [
@@ -147,6 +169,20 @@ def test_the_reason_why_no_rank_of_the_group_gives_the_slice(slices, lists, reas
     verdict = choose(slices, lists).ranks[0]
     assert verdict.verdict == "unrecoverable"
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(("older", "copied"), [("ab", False), ("aa", True)], ids=["unlike", "alike"])
+def test_no_rank_gives_a_slice_to_one_that_held_another_at_another_step(older, copied):
+    before = [slice_file(rank, OLDER) for rank in (0, 2)]
+    known = Contents(
+        {
+            **{one.path: digests(value) for one, value in zip(before, older, strict=True)},
+            **{one.path: digests("cd"[one.rank % 2]) for one in plain(0)},
+        }
+    )
+    verdict = choose([*plain(0), *before], known=known).ranks[0]
+    assert (verdict.verdict == "copy") == copied
+    assert ("hold different contents, so that a rank list that names both is not theirs" in verdict.reason) != copied
 
 
 def test_a_group_that_disagrees_gives_nothing_and_the_assessment_says_so():

@@ -7,8 +7,10 @@ import pytest
 from ms_recover.model.inventory import OrphanManifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.planning.supply.expected_parameters import (
+    LostNames,
     NotComposableError,
     expected_parameters,
+    find_own_manifest,
     lost_lists,
     stated_parameters,
 )
@@ -131,3 +133,45 @@ def test_a_complete_slice_has_what_documents_state_of_any_rank_of_its_stage():
 def test_a_slice_that_gives_some_parameters_states_the_list_of_its_stage():
     index = index_of(everyone(1), judgements=salvaged("w"))
     assert dict(lost_lists(index).unknown) == {}
+
+
+def test_the_slice_of_another_step_of_a_rank_that_is_declared_lost_states_nothing():
+    index = index_of([*everyone(0), replace(everyone()[0], step=OLDER, place=slice_file(0, OLDER).place)])
+    assert [one.name for one in stated_parameters(index, 0)] == list(SHAPES)
+    index.facts = replace(index.facts, options=replace(index.facts.options, lost=frozenset({0})))
+    assert stated_parameters(index, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "lost", "whole", "dealt"),
+    [
+        ((), ["w2"], ["w2"], True),
+        (("w2",), [], ["w2"], True),
+        (("w1",), ["w2"], ["w2"], True),
+        (("w2",), [], [], False),
+    ],
+    ids=["nothing left", "another left a list with it", "another left a list without it", "nothing was dealt out"],
+)
+def test_what_no_slice_lists_was_dealt_to_a_lost_one_of_which_nothing_states_another_list(left, lost, whole, dealt):
+    """Of one stage of four ranks that all hold the same ``w1`` and ``w2``; the ranks 0 and 1 are lost."""
+    layouts = [replace(WHOLE, parameter=name, device_matrix=(4,)) for name in ("w1", "w2")]
+    shape = SHAPES[WHOLE.parameter]
+    there = [file_of(2, {"w1": shape}), file_of(3, {"global_step": ()})]
+    gone = file_of(1, dict.fromkeys(left, shape))
+    stated = OrphanManifest(rank=1, step=STEP, place=gone.place, prefix=gone.prefix, manifest=manifest(gone))
+    index = index_of(there, layouts, stages=(0,), orphans=[stated] if left else [])
+    structure = replace(index.judgement.structure, deduplicated={STEP: "dealt out"} if dealt else {})
+    index.judgement = replace(index.judgement, structure=structure)
+    found = LostNames(index)
+    assert [(one.parameter, one.bytes) for one in found.of(0)] == [(name, 0) for name in lost]
+    assert [one.parameter for one in found.of(0, complete=True)] == whole
+    assert found.is_guessed(0) is dealt
+    assert not found.is_guessed(1) or not left
+
+
+def test_the_manifest_that_a_slice_left_is_that_of_the_rank_unless_it_is_declared_lost():
+    index = index_of(everyone(0), orphans=[orphan(0)])
+    assert find_own_manifest(index.facts, index.judgement, 0) == orphan(0).manifest
+    assert find_own_manifest(index.facts, index.judgement, 1) is None
+    facts = replace(index.facts, options=replace(index.facts.options, lost=frozenset({0})))
+    assert find_own_manifest(facts, index.judgement, 0) is None

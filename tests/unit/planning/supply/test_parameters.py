@@ -17,7 +17,7 @@ from ms_recover.planning.supply.parameters import replica_of, usable_slices
 from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.planning.tree.facts import gather_facts
-from tests.support.inventories import STEP, slice_file, tree
+from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.judging.test_votes import manifest
 
 SHAPES = {"w": (2, 3), "bias": (3,), "local": (5,), "global_step": (), "rate": (1,)}
@@ -50,9 +50,15 @@ def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgeme
 
 
 def supply_of_slices(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
-    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived."""
+    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived.
+
+    Of several stages that are cut differently `layouts` has those of each.
+    """
+    by_stage = layouts if isinstance(layouts, dict) else dict.fromkeys(stages, layouts)
     files = tuple(
-        StrategyFile(2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(layouts)), "s")
+        StrategyFile(
+            2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(by_stage[stage])), "s"
+        )
         for stage in stages
     )
     inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
@@ -188,3 +194,31 @@ def test_the_sources_of_many_are_those_around_the_rank():
     assert index.sources(100, of("w")) == tuple(range(69, 133))
     assert index.sources(0, of("w")) == tuple(range(64))
     assert index.sources(199, of("w")) == tuple(range(136, 200))
+
+
+@pytest.mark.parametrize(
+    ("older", "problem", "sealed", "whole"),
+    [
+        ("aaaa", None, False, True),
+        ("aaab", None, False, True),
+        ("aabb", None, False, False),
+        ("abcd", None, False, True),
+        ("aabb", "cut off", False, True),
+        ("ab..", None, True, False),
+        ("aa..", None, True, True),
+    ],
+    ids=["alike", "one is damaged", "two against two", "each its own", "of damaged slices", "proven", "proven alike"],
+)
+def test_a_parameter_that_differs_at_another_step_is_not_shown_whole(older, problem, sealed, whole):
+    """Of one stage of four ranks; ``local`` has no layout."""
+    slices, known = [], {}
+    for one, value in zip(everyone(), older, strict=True):
+        before = replace(one, step=OLDER, place=slice_file(one.rank, OLDER).place, problem=problem)
+        for file, local in ((one, "local"), *(((before, value),) if value != "." else ())):
+            held = tuple(local if item.name == "local" else item.name for item in file.parameters)
+            known[file.path] = Digests(f"{file.step} {local}", held)
+            stated = replace(manifest(file, world_size=4), digests=known[file.path]) if sealed else None
+            slices.append(replace(file, manifest=stated))
+    layouts = [replace(CUT, device_matrix=(2, 2)), replace(WHOLE, device_matrix=(2, 2))]
+    index = index_of(slices, layouts, stages=(0,), known=Contents(known))
+    assert index.is_shown_whole("local", range(4)) is whole

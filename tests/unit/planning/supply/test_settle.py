@@ -286,3 +286,26 @@ def test_majorities_are_distrusted_where_half_of_the_holders_lose_one():
     half = {**right(0, 7), 1: "bxcc", 3: "bycc", 4: "xccc"}
     assert "each of [1, 3, 4] differs somewhere" in outvoted(half)
     assert outvoted({**half, 3: "bccc"}) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "proven", "refused"),
+    [
+        ({0: "xccc"}, (), True),
+        ({0: "xccc"}, (4,), True),
+        ({0: "xccc"}, (4, 6), False),
+        ({0: "xccc", 2: "xccc"}, (4, 6), True),
+        ({0: "accc"}, (), False),
+        ({}, (), False),
+    ],
+)
+def test_manifests_of_lost_slices_contradict_as_many_proven_holders(gone, proven, refused):
+    """The ranks 0, 2, 4 and 6 hold one part of ``w``; of them 0 and 2 are lost.
+
+    A slice without a manifest gives nothing where training saved others with one.
+    """
+    made = settlement(right(0, 2), gone=gone, backed=[(rank, STEP) for rank in proven])
+    found = made.contradicted(4, W, [rank for rank in (4, 6) if rank in made.index.slices])
+    assert (found is not None) == refused
+    assert found is None or (found.ranks, found.disputed) == ((), False)
+    assert found is None or found.problem.startswith("rank 4 holds other contents of it than ")

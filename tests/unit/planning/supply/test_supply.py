@@ -9,7 +9,15 @@ from tests.unit.planning.supply.test_parameters import CUT, SHAPES, file_of, of,
 COUNTERS = {"global_step": ()}
 
 
-@pytest.mark.parametrize(("shapes", "few"), [(SHAPES, False), ({**SHAPES, "local": (20,)}, True)])
+@pytest.mark.parametrize(
+    ("shapes", "few"),
+    [
+        (SHAPES, False),
+        ({**SHAPES, "local": (20,)}, True),
+        ({"w": (2, 3), "local": (6,)}, False),
+        ({"w": (2, 3), "local": (7,)}, True),
+    ],
+)
 def test_a_strategy_file_that_names_less_than_half_of_the_bytes_is_of_another_network(shapes, few):
     slices = [file_of(rank, shapes) for rank in range(4)]
     assert supply_of_slices(slices).names_too_few(0) == few
@@ -27,6 +35,8 @@ def test_without_a_slice_the_list_that_one_had_counts(name, few):
     supply = supply_of_slices([file_of(rank, SHAPES) for rank in (2, 3)])
     assert supply.names_too_few(0, [of(name)]) == few
     assert supply.names_too_few(0, [of("w")]) is False
+    assert supply.names_too_few(0, [of("w"), of("local", (6,))]) is False
+    assert supply.names_too_few(0, [of("w"), of("local", (7,))]) is True
 
 
 def test_who_gives_a_parameter_or_why_nobody_does():

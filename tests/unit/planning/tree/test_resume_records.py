@@ -59,6 +59,21 @@ def test_every_rank_gets_a_meta_json_that_names_its_slice_of_the_planned_step():
     assert [write.reason for write in back] == ["names step 2_8, training resumes from 1_8"]
 
 
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        ({}, None),
+        ({"file": "CKP_rank_0-2_8.safetensors"}, "names CKP_rank_0-2_8.safetensors"),
+        ({"file": "other-2_8.ckpt"}, "names other-2_8.ckpt"),
+        ({"step": OLDER, "file": "CKP_rank_0-1_8.ckpt"}, "names the older step 1_8"),
+        ({"step": Step(3, 8), "file": "CKP_rank_0-3_8.ckpt"}, "names step 3_8, training resumes from 2_8"),
+    ],
+    ids=["right", "another format", "another name", "older", "newer"],
+)
+def test_why_a_meta_json_is_written_again(there, why):
+    assert [one.reason for one in plan_meta_files([meta(0, **there)], [verdict(0)], STEP)] == ([why] if why else [])
+
+
 def test_nothing_is_written_where_no_rank_has_one_or_the_slice_lies_elsewhere():
     assert plan_meta_files([], [verdict(0)], STEP) == ()
     elsewhere = RankVerdict(1, "ok", "keep", "", "ckpt_dir1/CKP_rank_1-2_8.ckpt")

@@ -9,7 +9,7 @@ from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.inventory import MetaFile, Note, RankPath, StrategyFile
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import GivenUpSlice
+from ms_recover.model.plan import DocumentWrite, GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.tree.union import cut_down, unite
@@ -206,6 +206,21 @@ def test_of_the_documents_of_other_nodes_those_of_the_planned_iteration_are_writ
     assert {write.sources for write in cut.documents} == {("the document at there:1",)}
     none = cut_down(replace(plan, step=Step.iteration(300)), union, None, ["there:1"], {})
     assert none.documents == ()
+    tracker = DocumentWrite(target="tracker", value=100, replaces=None, reason="names iteration 50")
+    both = cut_down(replace(plan, documents=(tracker,)), union, None, ["there:1"], {})
+    assert [write.target for write in both.documents] == ["common", "tracker"]  # which is written last
+    assert both.documents[1] == tracker
+
+
+@pytest.mark.parametrize(
+    ("step", "ranks", "brought"),
+    [(ITERATION, None, [2, 3]), (ITERATION, [0, 1], []), (STEP, None, []), (None, None, [])],
+    ids=["iteration", "iteration, ranks that live here", "step", "no step"],
+)
+def test_of_an_iteration_each_node_has_all_files_unless_its_ranks_are_named(step, ranks, brought):
+    union = unite(node(slice_file(0), slice_file(1)), [node(slice_file(2), slice_file(3), name="there:1")])
+    plan = replace(make_plan(union.inventory, PlanOptions(world_size=4)), step=step)
+    assert [action.rank for action in cut_down(plan, union, ranks, ["there:1"], {}).actions] == brought
 
 
 @pytest.mark.parametrize(("evidence", "stated"), [("manifest", "manifest"), (None, "structure")])

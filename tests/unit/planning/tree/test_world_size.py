@@ -8,7 +8,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.model.groups import RankGroup
-from ms_recover.model.inventory import Inventory, StrategyFile
+from ms_recover.model.inventory import Inventory, PartClaims, StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.tree.world_size import find_world_size
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
@@ -38,6 +38,12 @@ def size(inventory, given=None):
 def test_the_operators_number_wins_over_manifests():
     found = find_world_size(tree([stated(0, 4)], {}), 16)
     assert (found.ranks, found.source, found.guessed) == (16, "as given", False)
+
+
+def test_of_a_part_of_a_tree_its_documents_say_how_many_ranks_there_are():
+    claims = PartClaims(kind="model", world_size=8, source="metadata.json")
+    found = find_world_size(replace(tree([stated(0, 4)], {}), part=claims), 2)
+    assert (found.ranks, found.source, found.guessed) == (8, "metadata.json", False)
 
 
 def test_a_number_below_the_ranks_that_have_files_is_refused():
