@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
+import xxhash
+
 from ms_recover.errors import FormatError, MsRecoverError, UsageError, VerificationError
-from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext, Written, result_of
 from ms_recover.execution.image_writer import ImageWriter
 from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
@@ -20,7 +22,7 @@ from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
 from ms_recover.formats.reading import pread
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
-from ms_recover.model.compose import ComposeAction
+from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
@@ -188,15 +190,14 @@ def _crc_num(action: ComposeAction, reader: PieceReader) -> int | None:
     crc = 0
     try:
         for item in sorted(action.parameters, key=lambda item: item.parameter.name):
-            while True:
-                try:
-                    crc = update_crc(crc, item.parameter, map(bytes, reader.contents(item)))
-                    break
-                except BadSourceError as failure:
-                    reader.drop(failure)
+            crc = reader.attempt(partial(_crc_with, crc, item, reader))
     except FormatError:
         return None
     return crc
+
+
+def _crc_with(crc: int, item: ComposedParameter, reader: PieceReader) -> int:
+    return update_crc(crc, item.parameter, map(bytes, reader.proven(item, xxhash.xxh3_128())))
 
 
 def _check(

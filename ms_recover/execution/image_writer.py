@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import xxhash
 
 from ms_recover.errors import UsageError
-from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.sources import BadSourceError
 from ms_recover.formats.cast import Caster
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
@@ -41,6 +42,7 @@ class ImageWriter:
         self._file = xxhash.xxh3_128()
         self._crc = 0
         self._at = 0
+        self._begun = self._file, self._crc, self._at
         self._writings = [Writing(descriptor) for descriptor in descriptors]
 
     def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
@@ -48,22 +50,21 @@ class ImageWriter:
         items = {item.parameter.name: item for item in action.parameters}
         digests = []
         for parameter, ranges in zip(self._image.parameters, self._image.contents, strict=True):
-            before = self._file.copy(), self._crc, self._at
-            while True:
-                try:
-                    digests.append(self._parameter(items[parameter.name], ranges, reader))
-                    self._context.progress(parameter.nbytes * len(self._writings))
-                    break
-                except BadSourceError as failure:
-                    reader.drop(failure)
-                    file, self._crc, self._at = before
-                    self._file = file.copy()
-                    for writing in self._writings:
-                        writing.rewind(self._at)
+            self._begun = self._file.copy(), self._crc, self._at
+            write = partial(self._parameter, items[parameter.name], ranges, reader)
+            digests.append(reader.attempt(write, self._rewind))
+            self._context.progress(parameter.nbytes * len(self._writings))
         self._put_literal()
         if self._image.crc:
             self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
         return Digests(name_digest(self._file), tuple(digests))
+
+    def _rewind(self, _: BadSourceError) -> None:
+        """Go back to where the parameter began."""
+        file, self._crc, self._at = self._begun
+        self._file = file.copy()
+        for writing in self._writings:
+            writing.rewind(self._at)
 
     def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
         digest = source = xxhash.xxh3_128()

@@ -14,8 +14,8 @@ import mindspore as ms
 import numpy as np
 
 from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
-from ms_recover.execution.compose_memory import ComposedValue, compose_values
 from ms_recover.execution.context import ActionContext
+from ms_recover.execution.piece_reader import ComposedValue, compose_values
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
