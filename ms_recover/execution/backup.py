@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import xxhash
 
@@ -36,12 +34,10 @@ from ms_recover.stores.backup_index import MOST_INDEX_BYTES, decode_index, encod
 from ms_recover.stores.digest import digest_of, name_digest
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import NewFile, Stop, Store
+from ms_recover.stores.threads import in_threads
 
 _log = logging.getLogger(__name__)
-_POLL_SECONDS = 0.2
 _OBJECT_MODE = 0o444
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +137,7 @@ def copy_step(
         When no thread writes any more.
     """
     jobs, verify, dry_run, stop = options.jobs, options.verify, options.dry_run, threading.Event()
-    files = _in_threads(jobs, stop, lambda file: _look(source, file, stop.is_set), given)
+    files = in_threads(jobs, lambda file: _look(source, file, stop.is_set), given, stop)
     whole = replace(index, files=tuple(sorted(files, key=lambda file: file.path)))
     where = index_path(whole)
     indexed = _is_index(target, where, whole)
@@ -153,13 +149,13 @@ def copy_step(
     # What an earlier run sent is not sent again; its index vouches for it, otherwise each object is looked at.
     copy = _Copy(source, target, {file.path: file for file in given}, stop.is_set, options)
     look = verify or (verify is None and not indexed)
-    present = _in_threads(jobs, stop, lambda named: copy.holds(named[0], named[1][0], look), objects.items())
+    present = in_threads(jobs, lambda named: copy.holds(named[0], named[1][0], look), objects.items(), stop)
     missing = [named for named, is_present in zip(objects.items(), present, strict=True) if not is_present]
     sent = sum(equal[0].size for _, equal in missing)
     check_room(target, sent)
     if not dry_run:
         mark(target)
-    _in_threads(jobs, stop, lambda named: copy.put(*named), missing)
+    in_threads(jobs, lambda named: copy.put(*named), missing, stop)
     # The index comes last: without it nothing of this counts.
     if not (indexed or dry_run):
         write(target, where, encode_index(whole))
@@ -314,21 +310,3 @@ class _Sink:
         except MsRecoverError as error:
             self.error = error
             raise
-
-
-def _in_threads(jobs: int, stop: threading.Event, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    """Return the results in order; the first error, or Ctrl-C, stops the others."""
-    pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="backup")
-    futures: list[Future[Any]] = []
-    try:
-        futures += [pool.submit(work, item) for item in items]
-        pending = set(futures)
-        while pending:
-            done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        return [future.result() for future in futures]
-    finally:
-        if any(not future.done() for future in futures):
-            stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
