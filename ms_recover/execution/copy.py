@@ -1,4 +1,4 @@
-"""One copy action: from a replica to a durable, checked file under its final name, with its manifest."""
+"""One copy action: a recipe of one whole piece, from a replica to a durable, checked file under its final name."""
 
 from __future__ import annotations
 
@@ -8,68 +8,54 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
 from ms_recover.errors import MsRecoverError, VerificationError
-from ms_recover.execution.context import ActionContext, Written, result_of
-from ms_recover.execution.manifests import (
-    TOOL,
-    check_against,
-    is_as_saved,
-    make_manifest,
-    manifest_in,
-    write_manifest,
-)
+from ms_recover.execution.context import ActionContext, Made
+from ms_recover.execution.destination import Destination, own_manifest
+from ms_recover.execution.manifests import TOOL, check_against, manifest_in, seal_open
 from ms_recover.execution.sources import BadSourceError, Sources, blaming_source
-from ms_recover.execution.state_files import bring_state
-from ms_recover.execution.targets import check_target, check_written
+from ms_recover.execution.state_files import MOST_STATE, STATE_MODE
+from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.reading import pread
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader
+from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
-from ms_recover.stores.digest import Digester, holds
+from ms_recover.stores.digest import Digester, digest_of
+from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import OpenFile
 from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
-_REPLACED = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EIO)
-"""Of a target that cannot be read."""
 _TARGET_ERRNOS = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
-def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
-    """Carry out one action: copy from the first replica that proves sound, and write the manifest.
+def copy_slice(action: CopyAction, destination: Destination, context: ActionContext) -> Made:
+    """Write the slice of one action: copy from the first replica that proves sound.
 
     Returns
     -------
-    ActionResult
+    Made
         ``"copied"``, or ``"already there"`` when the target holds the source's bytes; replicas that failed are named.
 
     Raises
     ------
     MissingInputError, StorageError
         When reading or writing fails.
-    FormatError
-        When the target lies elsewhere through a link.
     VerificationError
         When no source is what the plan saw, the target is not, the copy is not what was written, or it contradicts the
         manifest that the slice itself left.
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    context.check_place(action)
-    digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
-    if digest is not None and action.replica.digest in (None, digest):
-        context.progress(action.bytes)
-        written = Written(status="already there", digest=digest, kept=context.kept_before(action))
-        return result_of(action, action.replica.rank, action.replica.path, written)
     sources = Sources(action.replicas)
 
-    def copy() -> ActionResult:
-        return _Copy(action, sources.first(range(len(action.replicas))), context).carry_out()
+    def copy() -> Made:
+        return _Copy(action, sources.first(range(len(action.replicas))), destination, context).carry_out()
 
     def warn(failure: BadSourceError) -> None:
         _log.warning("rank %d: source dropped: %s", action.rank, failure.error)
@@ -85,39 +71,43 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
 class _Copy:
     """The copy from one replica, which a `BadSourceError` blames."""
 
-    def __init__(self, action: CopyAction, number: int, context: ActionContext) -> None:
-        self._action, self._context, self._number = action, context, number
+    def __init__(self, action: CopyAction, number: int, destination: Destination, context: ActionContext) -> None:
+        self._action, self._number, self._destination, self._context = action, number, destination, context
         self._replica = action.replicas[number]
         self._source = context.source(self._replica.path)
-        self._target = context.path(action.target)
         self._manifest: Manifest | None = None
 
-    def carry_out(self) -> ActionResult:
-        """Copy, and write the manifest; result and errors as for `copy_slice`."""
-        action, context, replica = self._action, self._context, self._replica
+    def carry_out(self) -> Made:
+        """Copy, unless the bytes lie there; result and errors as for `copy_slice`."""
+        action, replica, destination = self._action, self._replica, self._destination
         with self._blamed():
             opened = self._source.open(replica.path, replica.state)
         with opened:
             with self._blamed():
                 self._manifest = manifest_in(self._source, replica.path)
             digest = self._digest_there(opened)
-            if is_there := digest is not None:
-                written = Written(status="already there", digest=digest, kept=context.kept_before(action))
-                context.progress(opened.size)
-            else:
-                digest, kept = self._write(opened)
-                written = Written(status="copied", bytes=opened.size, digest=digest, kept=kept)
-        own = replica.rank == action.rank and self._source.url != context.root
-        stated = own and bring_state(self._source, replica.path, self._manifest, self._target)
-        copied = self._manifest_of_copy(stated=stated)
-        if copied.digests.file != digest:
-            raise VerificationError(f"{self._target} does not hold the bytes its source's manifest names: plan again")
-        # What training saved with these bytes keeps its manifest, unless the slice lay there and was rejected with it.
-        if is_there or not is_as_saved(self._target, copied):
-            write_manifest(self._target, copied, context.syncs)
-        if context.journal is not None:
-            context.journal.finished(action, digest)
-        return result_of(action, replica.rank, replica.path, written)
+            if digest is None:
+                return self._write(opened)
+        self._context.progress(opened.size)
+        manifest = self._manifest or self._sealed(destination.store.open(action.target))
+        return self._made("already there", digest, manifest, kept=destination.kept_before(action))
+
+    def _made(self, status: ActionStatus, digest: str, manifest: Manifest, *, kept: str | None, size: int = 0) -> Made:
+        action, replica, destination = self._action, self._replica, self._destination
+        if manifest.digests.file != digest:
+            where = destination.path(action.target)
+            raise VerificationError(f"{where} does not hold the bytes its source's manifest names: plan again")
+        own = replica.rank == action.rank and self._source.url != destination.store.url
+        stated = own and self._bring_state(manifest)
+        return Made(
+            status=status,
+            source_rank=replica.rank,
+            source=replica.path,
+            bytes=size,
+            digest=digest,
+            kept=kept,
+            manifest=self._manifest_of_copy(manifest, stated=stated),
+        )
 
     def _blamed(self) -> AbstractContextManager[None]:
         return blaming_source(self._number)
@@ -130,30 +120,26 @@ class _Copy:
         VerificationError
             When a file lies there that the plan did not see.
         """
-        expected, stop = self._replica.digest, self._context.stop
-        with explained("reading", self._target):
-            try:
-                digest = holds(self._target, opened.size, expected, stop)
-            except OSError as error:
-                if error.errno in _REPLACED:
-                    digest = None  # nothing there, or unreadable: replaced by name when the plan saw it
-                else:
-                    raise
+        action, stop = self._action, self._context.stop
+        digest = self._destination.holds(action.target, opened.size, self._replica.digest, stop)
         if digest is not None:
             with self._blamed():
-                if digest == (expected or opened.digest(stop)):
+                if digest == (self._replica.digest or opened.digest(stop)):
                     return digest
-        check_target(self._target, self._action.replaces)
+        self._destination.check_target(action.target, action.replaces)
         return None
 
-    def _write(self, opened: OpenFile) -> tuple[str, str | None]:
-        """Write the target; return its digest, and where the slice is kept that was there."""
-        with self._context.new_file(self._action.target, self._replica.path) as file:
+    def _write(self, opened: OpenFile) -> Made:
+        """Write the target, and give it its name."""
+        action, destination = self._action, self._destination
+        with destination.new_file(action.target, opened.size, self._replica.path) as file:
             digest = self._fill(file, opened)
+            manifest = self._manifest or self._sealed(LocalFile(file.path))
             with self._blamed():
                 opened.check_unchanged()
-            check_target(file.target, self._action.replaces)
-            return digest, self._context.commit(file, self._action)
+            destination.check_target(action.target, action.replaces)
+            kept = destination.commit(file, action.target, digest, set_aside=action.set_aside is not None)
+            return self._made("copied", digest, manifest, kept=kept, size=opened.size)
 
     def _fill(self, file: AtomicFile, opened: OpenFile) -> str:
         """Write, check and sync the temporary file; return its digest."""
@@ -169,7 +155,7 @@ class _Copy:
         with self._blamed():
             self._check(file, opened, size, digest)
         if context.verify:
-            check_written(file, digest, context.stop)
+            self._destination.check_written(file, digest, context.stop)
         return digest
 
     def _check(self, file: AtomicFile, opened: OpenFile, size: int, digest: str) -> None:
@@ -196,7 +182,7 @@ class _Copy:
     def _check_own(self, header: SliceHeader, opened: OpenFile, digest: str) -> None:
         """Compare the copied parameters with the manifest that the lost slice left."""
         manifest, action, stop = self._manifest, self._action, self._context.stop
-        own = self._context.own_manifest(action)
+        own = own_manifest(action, self._destination, self._context)
         if own is None or own.digests.file == digest or header.encryption is not None:
             return
         if manifest is not None and manifest.digests.file == digest:
@@ -207,30 +193,54 @@ class _Copy:
             digests = digester.digests().parameters
         names = (parameter.name for parameter in header.parameters)
         found: Mapping[str, str] = dict(zip(names, digests, strict=True))
-        check_against(own, found, self._target, borrowed=action.borrowed, stop=stop)
+        fits = partial(self._destination.holds, action.target, own.size, own.digests.file, stop)
+        check_against(own, found, fits, borrowed=action.borrowed)
 
-    def _manifest_of_copy(self, *, stated: bool) -> Manifest:
+    def _sealed(self, file: OpenFile) -> Manifest:
+        """Return a manifest of the bytes that came from a source without one."""
+        context = self._context
+        assert context.step is not None
+        with file:
+            known = context.step, context.world_size, self._action.group, context.run_id or ""
+            return seal_open(file, self._action.rank, *known)
+
+    def _bring_state(self, manifest: Manifest) -> bool:
+        """Copy the slice's own state file from another tree; return whether it holds what the manifest names.
+
+        One that is missing or damaged is warned of. Errors are those of writing it.
+        """
+        training, target, path = manifest.training, self._action.target, self._replica.path + STATE_SUFFIX
+        if training is None or training.state_digest is None:
+            return False
+        where = self._destination.path(target)
+        try:
+            data = self._source.read_small(path, "a state file", MOST_STATE)
+        except MsRecoverError as error:
+            _log.warning("%s: its state file cannot be had: %s", where, error)
+            return False
+        if digest_of(data) != training.state_digest:
+            _log.warning("%s: its state file at %s is damaged, and left out", where, self._source.url)
+            return False
+        self._destination.write_small(target + STATE_SUFFIX, data, STATE_MODE, of=target, at_once=True)
+        return True
+
+    def _manifest_of_copy(self, manifest: Manifest, *, stated: bool) -> Manifest:
         """Return the manifest of a copied slice: that of its source, or a new one, which names the source.
 
         With `stated` the slice's own state file came as well.
         """
-        action, context, manifest = self._action, self._context, self._manifest
-        assert context.step is not None
-        proven = manifest is not None and manifest.provenance.proven
+        action = self._action
+        proven = self._manifest is not None and self._manifest.provenance.proven
         provenance = Provenance(
             kind="copied",
             evidence="manifest" if proven and action.evidence != "operator" else action.evidence,
             sources=(ProvenanceSource(self._replica.rank, self._replica.path, self._source.host),),
             borrowed=action.borrowed,
         )
-        if manifest is None:
-            known = context.step, context.world_size, action.group, context.run_id or ""
-            made = make_manifest(self._target, action.rank, *known)
-            manifest = replace(made, strategy_digest=None)  # the file that lies here need not be that of the source
         return replace(
             manifest,
             rank=action.rank,
-            file=os.path.basename(self._target),
+            file=os.path.basename(action.target),
             group=action.group,
             provenance=provenance,
             tool=TOOL,

@@ -21,6 +21,7 @@ from ms_recover.planning.claims.regions import intersect, runs_of, volume
 from ms_recover.planning.reshard.actions import CutBack, cut_back
 from ms_recover.stores.digest import digest_file, name_digest
 from ms_recover.stores.gather import WINDOW, Contents
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import open_store
@@ -48,7 +49,7 @@ def compare_back(
     problems : list of str
         What differs, a sentence each.
     """
-    context = ActionContext(root=plan.output)
+    context = ActionContext(tree=LocalStore(plan.output))
     back = CutBack(plan)
 
     def check(source: int) -> tuple[int, int, list[str]]:
@@ -147,7 +148,7 @@ def find_unequal(plan: ReshardPlan) -> tuple[str, ...]:
     Errors are those of reading a slice that is not what the plan saw.
     """
     with open_store(plan.root) as origin:
-        context = ActionContext(root=plan.output, elsewhere={one.replica.path: origin for one in plan.sources})
+        context = ActionContext(tree=origin)
         unequal: dict[str, None] = {}
         for overlap in plan.overlaps:
             if overlap.parameter not in unequal and not _are_equal(plan, overlap, context):

@@ -57,8 +57,8 @@ class FullParameters(Mapping[str, Any]):
         self._lock, stack = threading.Lock(), ExitStack()
         self._close = weakref.finalize(self, stack.close)  # also where nobody calls close
         origin = stack.enter_context(open_store(source.root))
-        context = ActionContext(root=source.root, elsewhere={one.path: origin for one in source.action.sources})
-        self._reader: PieceReader | None = stack.enter_context(PieceReader(source.action, context, source.names_there))
+        reader = PieceReader(source.action, ActionContext(tree=origin), source.names_there)
+        self._reader: PieceReader | None = stack.enter_context(reader)
 
     def __enter__(self) -> FullParameters:
         return self

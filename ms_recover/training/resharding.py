@@ -233,7 +233,7 @@ class Resharded:
         action = replace(action, parameters=wanted)
         self._warn(plan, action)
         tree, dropped = self.chosen.judged.tree, list[str]()
-        context = ActionContext(root=tree.inventory.root, elsewhere=tree.stores, step=plan.step)
+        context = ActionContext(tree=LocalStore(tree.inventory.root), elsewhere=tree.stores)
         values = list(compose_values(action, context, source_names(plan), dropped))
         for text in dropped:
             _log.warning("%s: passed over for another holder: %s", self.own, text)

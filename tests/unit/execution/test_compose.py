@@ -1,8 +1,10 @@
 from ms_recover.execution.compose import complete_slice
+from ms_recover.execution.destination import LocalDestination
 from ms_recover.formats.header import crc_problem, read_header
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
 from ms_recover.stores.digest import digest_of
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.testing.trees import make_tree
 from tests.support.convert import as_safetensors
 from tests.support.mishaps import overwrite
@@ -32,7 +34,7 @@ def test_the_crc_of_a_composed_slice_is_of_its_bytes_where_a_source_is_bad(tmp_p
         reason="",
         kind="complete",
     )
-    result = complete_slice(str(tree), action)
+    result = complete_slice(action, LocalStore(str(tree)), LocalDestination(str(tree)))
     made = tree / "made.safetensors"
     assert len(result.dropped) == 1
     with made.open("rb") as file:
