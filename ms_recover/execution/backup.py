@@ -23,6 +23,7 @@ from ms_recover.errors import (
     VerificationError,
 )
 from ms_recover.execution.backup_target import check_room, mark, write
+from ms_recover.execution.sources import BadSourceError, Sources
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
 from ms_recover.model.backup import BackupFile, BackupIndex, BackupOutcome
@@ -68,10 +69,6 @@ class BadSourcesError(VerificationError):
     def __init__(self, text: str, notes: Sequence[Note]) -> None:
         super().__init__(text)
         self.notes = tuple(notes)
-
-
-class _SourceError(Exception):
-    """A source that does not give the bytes that it should; another one may."""
 
 
 def files_of_step(
@@ -229,31 +226,38 @@ class _Copy:
         if self.options.dry_run and any(self._was_read(file) for file in files):
             return
         bad: list[Note] = []
-        for file in files:
-            try:
-                self._send(path, file)
-            except _SourceError as error:
-                bad.append(Note(file.path, str(error)))
-                _log.warning("%s %s", file.path, error)
-                continue
-            self.passed_over.extend(bad)
-            if self.options.dry_run or self.options.verify is False:
-                self.options.progress(file.size)
-            elif not self.holds(path, file, True):
-                raise VerificationError(
-                    f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
-                    "check the store before you rely on it"
-                )
-            return
-        one = bad[0]
-        raise BadSourcesError(f"{self.source.url}/{one.path} {one.reason}", bad)
+        sources = Sources([file.path for file in files])
+
+        def send() -> BackupFile:
+            number = sources.first(range(len(files)))
+            self._send(path, files[number], number)
+            return files[number]
+
+        def pass_over(failure: BadSourceError) -> None:
+            bad.append(Note(files[failure.number].path, str(failure)))
+            _log.warning("%s %s", bad[-1].path, bad[-1].reason)
+
+        try:
+            file = sources.attempt(send, pass_over)
+        except MsRecoverError as error:
+            if len(bad) < len(files):
+                raise
+            raise BadSourcesError(f"{self.source.url}/{bad[0].path} {bad[0].reason}", bad) from error
+        self.passed_over.extend(bad)
+        if self.options.dry_run or self.options.verify is False:
+            self.options.progress(file.size)
+        elif not self.holds(path, file, True):
+            raise VerificationError(
+                f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
+                "check the store before you rely on it"
+            )
 
     def _was_read(self, file: BackupFile) -> bool:
         given = self.given[file.path]
         return given.read or given.digest is None
 
-    def _send(self, path: str, file: BackupFile) -> None:
-        """Write an object, which gets its name only if its bytes have its digest; a _SourceError otherwise."""
+    def _send(self, path: str, file: BackupFile, number: int) -> None:
+        """Write an object, which gets its name only if its bytes have its digest; a BadSourceError otherwise."""
         digest, count = xxhash.xxh3_128(), 0
         with nullcontext() if self.options.dry_run else self.target.create(path) as new:
             sink = _Sink(new)
@@ -266,17 +270,18 @@ class _Copy:
                 sink.write(piece)
                 count += len(piece)
 
-            self._read(file, take, sink)
+            self._read(file, number, take, sink)
             if count != file.size or name_digest(digest) != file.digest:
-                raise _SourceError(
+                other = VerificationError(
                     f"holds other bytes than it should ({count} bytes, {name_digest(digest)}; it should hold "
                     f"{file.size} bytes, {file.digest})"
                 )
+                raise BadSourceError(other, number)
             if new is not None:
                 new.commit(FileForm(_OBJECT_MODE, file.mtime_ns))
         _log.info("%s copied to %s, %d bytes", file.path, path, file.size)
 
-    def _read(self, file: BackupFile, take: Callable[[memoryview], None], sink: _Sink) -> None:
+    def _read(self, file: BackupFile, number: int, take: Callable[[memoryview], None], sink: _Sink) -> None:
         data = self.given[file.path].data
         if data is not None:
             take(memoryview(data))
@@ -287,7 +292,7 @@ class _Copy:
         except MsRecoverError as error:
             if error is sink.error or self._is_lost(error):
                 raise
-            raise _SourceError(f"cannot be read: {error}") from error
+            raise BadSourceError(VerificationError(f"cannot be read: {error}"), number) from error
 
     def _is_lost(self, error: MsRecoverError) -> bool:
         """Whether a distant source as a whole may be at fault."""

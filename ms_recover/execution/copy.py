@@ -52,7 +52,7 @@ def copy_slice(action: CopyAction, destination: Destination, context: ActionCont
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    sources = Sources(action.replicas)
+    sources = Sources([f"rank {replica.rank}" for replica in action.replicas])
 
     def copy() -> Made:
         return _Copy(action, sources.first(range(len(action.replicas))), destination, context).carry_out()

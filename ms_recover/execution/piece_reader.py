@@ -53,8 +53,8 @@ class PieceReader(Sources):
         names: Mapping[str, str] | None = None,
         proven: set[tuple[str, str]] | None = None,
     ) -> None:
-        super().__init__(action.sources)
-        self._names = names or {}
+        super().__init__([f"rank {source.rank}" for source in action.sources])
+        self._replicas, self._names = action.sources, names or {}
         self._context = context
         self._headers: dict[int, SliceHeader] = {}
         self._places: dict[int, dict[str, tuple[ByteRange, ...]]] = {}
@@ -73,7 +73,7 @@ class PieceReader(Sources):
     @property
     def used(self) -> list[str]:
         """Paths of the sources that bytes were taken from, in the order of their first use."""
-        return [self.replicas[number].path for number in self._used]
+        return [self._replicas[number].path for number in self._used]
 
     def opened(self, number: int) -> OpenFile:
         """Return an open source; a MsRecoverError when it cannot be opened or is not what the plan saw."""
@@ -82,7 +82,7 @@ class PieceReader(Sources):
                 oldest = self._open.pop(next(iter(self._open)))
                 with oldest:
                     oldest.check_unchanged()
-            source = self.replicas[number]
+            source = self._replicas[number]
             self._open[number] = self._context.source(source.path).open(source.path, source.state)
         return self._open[number]
 
@@ -103,7 +103,7 @@ class PieceReader(Sources):
 
         A MsRecoverError when none can.
         """
-        numbers = (preferred, *(one for one in range(len(self.replicas)) if one != preferred))
+        numbers = (preferred, *(one for one in range(len(self._replicas)) if one != preferred))
 
         def readable() -> int:
             number = self.first(numbers)
@@ -147,7 +147,7 @@ class PieceReader(Sources):
         self._kept.clear()
         for piece in item.pieces:
             number = self.source_of(piece)
-            proven = (self.replicas[number].path, name) in self._proven
+            proven = (self._replicas[number].path, name) in self._proven
             if piece.digest is not None and not piece.reads_all and not proven:
                 self._prove(number, piece, name)
 
@@ -200,7 +200,7 @@ class PieceReader(Sources):
         if keep:
             self._kept[number, name] = buffer
         else:
-            self._proven.add((self.replicas[number].path, name))
+            self._proven.add((self._replicas[number].path, name))
 
     def _contents(self, number: int, piece: Piece, name: str) -> Contents:
         if (number, name) in self._kept:

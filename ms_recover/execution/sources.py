@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.model.actions import Replica
 
 _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
@@ -45,7 +44,7 @@ def _go_on(failure: BadSourceError) -> None:
 
 
 class Sources:
-    """The sources of one action, by their numbers in it.
+    """The sources of one file that is written, by their numbers; `names` are those in messages.
 
     Attributes
     ----------
@@ -53,8 +52,8 @@ class Sources:
         The sources that proved bad, and why.
     """
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self.replicas = replicas
+    def __init__(self, names: Sequence[str]) -> None:
+        self._labels = names
         self.dropped: list[str] = []
         self._bad: dict[int, MsRecoverError] = {}
 
@@ -70,18 +69,17 @@ class Sources:
                 self.drop(failure)
                 again(failure)
 
-    def first(self, numbers: Iterable[int]) -> int:
+    def first(self, numbers: Sequence[int]) -> int:
         """Return the first of some sources that is not dropped; when all are, the error of the first is raised."""
-        every = tuple(numbers)
-        for number in every:
+        for number in numbers:
             if number not in self._bad:
                 return number
-        raise self._bad[every[0]]
+        raise self._bad[numbers[0]]
 
     def drop(self, failure: BadSourceError) -> None:
         """Use a source no more; others with the same contents take its place."""
         self._bad[failure.number] = failure.error
-        self.dropped.append(f"rank {self.replicas[failure.number].rank}: {failure.error}")
+        self.dropped.append(f"{self._labels[failure.number]}: {failure.error}")
         _log.debug("source dropped: %s", self.dropped[-1])
 
     def try_again(self) -> None:
