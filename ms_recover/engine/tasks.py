@@ -11,10 +11,10 @@ from ms_recover.engine.node_store import NodeStore
 from ms_recover.engine.roots import make_root
 from ms_recover.engine.workers import Node, RootIdentity
 from ms_recover.errors import MsRecoverError
-from ms_recover.execution.apply import apply_plan
-from ms_recover.execution.documents import write_document
-from ms_recover.execution.phases import ApplyOptions
+from ms_recover.execution.apply import ApplyOptions, apply_plan
+from ms_recover.execution.destination import LocalDestination
 from ms_recover.execution.seal import seal_slices
+from ms_recover.execution.small_files import write_document
 from ms_recover.execution.targets import judge_now
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -91,10 +91,10 @@ def write_documents(
 
     `follow` is as for `ms_recover.execution.targets.check_place`.
     """
-    root, written = current().open_root(node), []
+    destination, written = LocalDestination(current().open_root(node), follow=follow), []
     for write in writes:
         try:
-            if write_document(root, write, follow):
+            if write_document(destination, write):
                 written.append(write.target)
         except MsRecoverError as error:
             return written, error

@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import xxhash
 
@@ -25,6 +23,7 @@ from ms_recover.errors import (
     VerificationError,
 )
 from ms_recover.execution.backup_target import check_room, mark, write
+from ms_recover.execution.sources import BadSourceError, Sources
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
 from ms_recover.model.backup import BackupFile, BackupIndex, BackupOutcome
@@ -36,12 +35,10 @@ from ms_recover.stores.backup_index import MOST_INDEX_BYTES, decode_index, encod
 from ms_recover.stores.digest import digest_of, name_digest
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import NewFile, Stop, Store
+from ms_recover.stores.threads import in_threads
 
 _log = logging.getLogger(__name__)
-_POLL_SECONDS = 0.2
 _OBJECT_MODE = 0o444
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +69,6 @@ class BadSourcesError(VerificationError):
     def __init__(self, text: str, notes: Sequence[Note]) -> None:
         super().__init__(text)
         self.notes = tuple(notes)
-
-
-class _SourceError(Exception):
-    """A source that does not give the bytes that it should; another one may."""
 
 
 def files_of_step(
@@ -141,7 +134,7 @@ def copy_step(
         When no thread writes any more.
     """
     jobs, verify, dry_run, stop = options.jobs, options.verify, options.dry_run, threading.Event()
-    files = _in_threads(jobs, stop, lambda file: _look(source, file, stop.is_set), given)
+    files = in_threads(jobs, lambda file: _look(source, file, stop.is_set), given, stop)
     whole = replace(index, files=tuple(sorted(files, key=lambda file: file.path)))
     where = index_path(whole)
     indexed = _is_index(target, where, whole)
@@ -153,13 +146,13 @@ def copy_step(
     # What an earlier run sent is not sent again; its index vouches for it, otherwise each object is looked at.
     copy = _Copy(source, target, {file.path: file for file in given}, stop.is_set, options)
     look = verify or (verify is None and not indexed)
-    present = _in_threads(jobs, stop, lambda named: copy.holds(named[0], named[1][0], look), objects.items())
+    present = in_threads(jobs, lambda named: copy.holds(named[0], named[1][0], look), objects.items(), stop)
     missing = [named for named, is_present in zip(objects.items(), present, strict=True) if not is_present]
     sent = sum(equal[0].size for _, equal in missing)
     check_room(target, sent)
     if not dry_run:
         mark(target)
-    _in_threads(jobs, stop, lambda named: copy.put(*named), missing)
+    in_threads(jobs, lambda named: copy.put(*named), missing, stop)
     # The index comes last: without it nothing of this counts.
     if not (indexed or dry_run):
         write(target, where, encode_index(whole))
@@ -233,31 +226,38 @@ class _Copy:
         if self.options.dry_run and any(self._was_read(file) for file in files):
             return
         bad: list[Note] = []
-        for file in files:
-            try:
-                self._send(path, file)
-            except _SourceError as error:
-                bad.append(Note(file.path, str(error)))
-                _log.warning("%s %s", file.path, error)
-                continue
-            self.passed_over.extend(bad)
-            if self.options.dry_run or self.options.verify is False:
-                self.options.progress(file.size)
-            elif not self.holds(path, file, True):
-                raise VerificationError(
-                    f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
-                    "check the store before you rely on it"
-                )
-            return
-        one = bad[0]
-        raise BadSourcesError(f"{self.source.url}/{one.path} {one.reason}", bad)
+        sources = Sources([file.path for file in files])
+
+        def send() -> BackupFile:
+            number = sources.first(range(len(files)))
+            self._send(path, files[number], number)
+            return files[number]
+
+        def pass_over(failure: BadSourceError) -> None:
+            bad.append(Note(files[failure.number].path, str(failure)))
+            _log.warning("%s %s", bad[-1].path, bad[-1].reason)
+
+        try:
+            file = sources.attempt(send, pass_over)
+        except MsRecoverError as error:
+            if len(bad) < len(files):
+                raise
+            raise BadSourcesError(f"{self.source.url}/{bad[0].path} {bad[0].reason}", bad) from error
+        self.passed_over.extend(bad)
+        if self.options.dry_run or self.options.verify is False:
+            self.options.progress(file.size)
+        elif not self.holds(path, file, True):
+            raise VerificationError(
+                f"{self.target.url}/{path} does not give back the bytes of {file.path} that were written there: "
+                "check the store before you rely on it"
+            )
 
     def _was_read(self, file: BackupFile) -> bool:
         given = self.given[file.path]
         return given.read or given.digest is None
 
-    def _send(self, path: str, file: BackupFile) -> None:
-        """Write an object, which gets its name only if its bytes have its digest; a _SourceError otherwise."""
+    def _send(self, path: str, file: BackupFile, number: int) -> None:
+        """Write an object, which gets its name only if its bytes have its digest; a BadSourceError otherwise."""
         digest, count = xxhash.xxh3_128(), 0
         with nullcontext() if self.options.dry_run else self.target.create(path) as new:
             sink = _Sink(new)
@@ -270,17 +270,18 @@ class _Copy:
                 sink.write(piece)
                 count += len(piece)
 
-            self._read(file, take, sink)
+            self._read(file, number, take, sink)
             if count != file.size or name_digest(digest) != file.digest:
-                raise _SourceError(
+                other = VerificationError(
                     f"holds other bytes than it should ({count} bytes, {name_digest(digest)}; it should hold "
                     f"{file.size} bytes, {file.digest})"
                 )
+                raise BadSourceError(other, number)
             if new is not None:
                 new.commit(FileForm(_OBJECT_MODE, file.mtime_ns))
         _log.info("%s copied to %s, %d bytes", file.path, path, file.size)
 
-    def _read(self, file: BackupFile, take: Callable[[memoryview], None], sink: _Sink) -> None:
+    def _read(self, file: BackupFile, number: int, take: Callable[[memoryview], None], sink: _Sink) -> None:
         data = self.given[file.path].data
         if data is not None:
             take(memoryview(data))
@@ -291,7 +292,7 @@ class _Copy:
         except MsRecoverError as error:
             if error is sink.error or self._is_lost(error):
                 raise
-            raise _SourceError(f"cannot be read: {error}") from error
+            raise BadSourceError(VerificationError(f"cannot be read: {error}"), number) from error
 
     def _is_lost(self, error: MsRecoverError) -> bool:
         """Whether a distant source as a whole may be at fault."""
@@ -314,21 +315,3 @@ class _Sink:
         except MsRecoverError as error:
             self.error = error
             raise
-
-
-def _in_threads(jobs: int, stop: threading.Event, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    """Return the results in order; the first error, or Ctrl-C, stops the others."""
-    pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="backup")
-    futures: list[Future[Any]] = []
-    try:
-        futures += [pool.submit(work, item) for item in items]
-        pending = set(futures)
-        while pending:
-            done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        return [future.result() for future in futures]
-    finally:
-        if any(not future.done() for future in futures):
-            stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)

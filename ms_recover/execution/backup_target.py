@@ -10,8 +10,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError, VerificationError
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.outside import refuse_inside
-from ms_recover.execution.writable import check_writable, free_bytes
+from ms_recover.execution.writable import check_writable, free_bytes, refuse_inside
 from ms_recover.file_names import BACKUP_MARK, TEMPORARY_SUFFIX
 from ms_recover.stores.backup_index import encode_mark
 from ms_recover.stores.backup_store import is_backup

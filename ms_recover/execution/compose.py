@@ -3,112 +3,96 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
+from functools import partial
+
+import xxhash
 
 from ms_recover.errors import FormatError, MsRecoverError, UsageError, VerificationError
-from ms_recover.execution.bad_source import BadSourceError
-from ms_recover.execution.context import ActionContext, Written, result_of
-from ms_recover.execution.image_writer import ImageWriter
-from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
+from ms_recover.execution.context import ActionContext, Made
+from ms_recover.execution.destination import Destination, own_manifest
+from ms_recover.execution.image_writer import write_image
+from ms_recover.execution.manifests import TOOL, check_against, manifest_in
 from ms_recover.execution.piece_reader import PieceReader
-from ms_recover.execution.targets import check_target, check_written
-from ms_recover.execution.writable import check_writable
-from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
-from ms_recover.formats.reading import pread
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
-from ms_recover.model.compose import ComposeAction
+from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader, SliceImage
-from ms_recover.stores.atomic import AtomicFile
-from ms_recover.stores.digest import holds
-from ms_recover.stores.store import Store
-from ms_recover.stores.system import allocate
-from ms_recover.system_errors import explained
-
-_NOWHERE: Mapping[str, Store] = MappingProxyType({})
+from ms_recover.stores.store import Stop, Store
 
 
 def complete_slice(
-    root: str, action: ComposeAction, *, verify: bool = True, elsewhere: Mapping[str, Store] = _NOWHERE
+    action: ComposeAction, tree: Store, destination: Destination, *, verify: bool = True, dry_run: bool = False
 ) -> ActionResult:
-    """Write a full slice that ``recover-ckpt complete`` asks for; a UsageError when its target exists."""
-    path = os.path.join(root, action.target)
-    _refuse_there(path)
-    return _compose(action, ActionContext(root=root, elsewhere=elsewhere, verify=verify))
+    """Write a full slice that ``recover-ckpt complete`` asks for, put together of slices of a tree.
 
+    With `dry_run` nothing is written, and sources are not read again, as far as none is needed to lay the file out.
 
-def foresee_slice(root: str, action: ComposeAction, *, elsewhere: Mapping[str, Store] = _NOWHERE) -> ActionResult:
-    """Return what `complete_slice` would do, without writing anything; errors as there.
-
-    Sources are not read again, as far as none is needed to lay the file out.
+    Raises
+    ------
+    UsageError
+        When the target exists.
+    MsRecoverError
+        As for `compose_slice`.
     """
-    path = os.path.join(root, action.target)
-    _refuse_there(path)
-    with PieceReader(action, ActionContext(root=root, elsewhere=elsewhere)) as reader:
+    if destination.lies(action.target):
+        raise UsageError(
+            f"{destination.path(action.target)} is there already: move it away, or name another file with --output"
+        )
+    context = ActionContext(tree=tree, verify=verify)
+    if not dry_run:
+        return compose_slice(action, destination, context).result_of(action)
+    with PieceReader(action, context) as reader:
         size = _laid_out(action, reader).size
-    check_writable(path, size)
+    destination.foresee(action.target, size)
     sources = ", ".join(source.path for source in action.sources)
-    return result_of(action, None, sources, Written(status="planned", bytes=size))
+    return Made(status="planned", source=sources, bytes=size).result_of(action)
 
 
-def _refuse_there(path: str) -> None:
-    if os.path.lexists(path):
-        raise UsageError(f"{path} is there already: move it away, or name another file with --output")
-
-
-def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
-    """Carry out one action; a whole slice gets a manifest that names its sources, or keeps one of training that fits.
+def compose_slice(action: ComposeAction, destination: Destination, context: ActionContext) -> Made:
+    """Write the slice of one action; a whole slice gets a manifest that names its sources.
 
     Raises
     ------
     MissingInputError, StorageError
         When reading or writing fails.
-    FormatError
-        When the target lies elsewhere through a link.
     VerificationError
         When sources are not what the plan saw and no other holds the same, another file lies under the target's name,
         the file is not what was written, or it contradicts the manifest that the slice itself left.
     ms_recover.stores.local.StoppedError
         When asked to stop.
     """
-    context.check_place(action)
-    digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
-    if digest is not None:
-        context.progress(action.bytes)
-        sources = ", ".join(source.path for source in action.sources)
-        written = Written(status="already there", digest=digest, kept=context.kept_before(action))
-        return result_of(action, None, sources, written)
-    return _compose(action, context)
-
-
-def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
+    target, stop = action.target, context.stop
     with PieceReader(action, context) as reader:
         model = reader.model(action.model)
         image = _laid_out(action, reader)
-        with context.new_file(action.target, action.sources[model].path) as file:
-            with explained("writing", file.path):
-                allocate(file.descriptor, image.size)
-                digests = ImageWriter([file.descriptor], image, context).write(action, reader)
-                file.settle(reader.opened(model).form())
-            _check(file, image, digests, action, context)
+        with destination.new_file(target, image.size, action.sources[model].path) as file:
+            digests = write_image([file], image, action, reader, context)
+            _check_own(image, digests, action, destination, context)
+            if context.verify:
+                destination.check_written(file, digests.file, stop)
             reader.check_unchanged()
-            there = action.kind != "complete" and _is_there(file.target, action, image.size, digests.file, context)
-            kept = context.kept_before(action) if there else context.commit(file, action)
-        if action.kind == "compose":
-            _write_manifest(action, image, digests, context, there=there)
-        size = 0 if there else image.size
-        written = Written(status="already there" if there else "composed", bytes=size, digest=digests.file, kept=kept)
-        result = result_of(action, None, ", ".join(reader.used), written)
-        return replace(result, dropped=tuple(reader.dropped))
+            there = action.kind != "complete" and _is_there(action, image.size, digests.file, destination, stop)
+            if there:
+                kept = destination.kept_before(action)
+            else:
+                kept = destination.commit(file, target, digests.file, set_aside=action.set_aside is not None)
+        return Made(
+            status="already there" if there else "composed",
+            source=", ".join(reader.used),
+            bytes=0 if there else image.size,
+            digest=digests.file,
+            kept=kept,
+            manifest=_manifest(action, image, digests, context) if action.kind == "compose" else None,
+            dropped=tuple(reader.dropped),
+        )
 
 
-def _is_there(target: str, action: ComposeAction, size: int, digest: str, context: ActionContext) -> bool:
+def _is_there(action: ComposeAction, size: int, digest: str, destination: Destination, stop: Stop) -> bool:
     """Whether the composed bytes lie under the target's name already.
 
     Raises
@@ -116,24 +100,22 @@ def _is_there(target: str, action: ComposeAction, size: int, digest: str, contex
     VerificationError
         When something else lies there that the plan did not see.
     """
-    with suppress(OSError):  # an unreadable file holds something else
-        if holds(target, size, digest, context.stop) is not None:
-            return True
-    if action.kind == "partial" and action.replaces is None and os.path.lexists(target):
-        raise VerificationError(f"{target} is there already and holds something else: move it away, then apply again")
-    check_target(target, action.replaces)
+    if destination.holds(action.target, size, digest, stop) is not None:
+        return True
+    if action.kind == "partial" and action.replaces is None and destination.lies(action.target):
+        where = destination.path(action.target)
+        raise VerificationError(f"{where} is there already and holds something else: move it away, then apply again")
+    destination.check_target(action.target, action.replaces)
     return False
 
 
-def _write_manifest(
-    action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext, *, there: bool
-) -> None:
+def _manifest(action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext) -> Manifest:
     assert context.step is not None
     origins = [(source, context.source(source.path)) for source in action.sources]
     model = None
     with suppress(MsRecoverError):  # the slice is there, with a manifest of less
         model = manifest_in(origins[action.model][1], action.sources[action.model].path)
-    manifest = Manifest(
+    return Manifest(
         run_id=context.run_id or "",
         rank=action.rank,
         world_size=context.world_size,
@@ -154,10 +136,6 @@ def _write_manifest(
         tool=TOOL,
         training=model.training.of_recovered() if model is not None and model.training is not None else None,
     )
-    if there or not is_as_saved(context.path(action.target), manifest):
-        write_manifest(context.path(action.target), manifest, context.syncs)
-    if context.journal is not None:
-        context.journal.finished(action, digests.file)
 
 
 def _not_dealt(entry: tuple[str, str]) -> tuple[str, str]:
@@ -188,36 +166,24 @@ def _crc_num(action: ComposeAction, reader: PieceReader) -> int | None:
     crc = 0
     try:
         for item in sorted(action.parameters, key=lambda item: item.parameter.name):
-            while True:
-                try:
-                    crc = update_crc(crc, item.parameter, map(bytes, reader.contents(item)))
-                    break
-                except BadSourceError as failure:
-                    reader.drop(failure)
+            crc = reader.attempt(partial(_crc_with, crc, item, reader))
     except FormatError:
         return None
     return crc
 
 
-def _check(
-    file: AtomicFile, image: SliceImage, digests: Digests, action: ComposeAction, context: ActionContext
+def _crc_with(crc: int, item: ComposedParameter, reader: PieceReader) -> int:
+    return update_crc(crc, item.parameter, map(bytes, reader.proven(item, xxhash.xxh3_128())))
+
+
+def _check_own(
+    image: SliceImage, digests: Digests, action: ComposeAction, destination: Destination, context: ActionContext
 ) -> None:
-    """Check what was written: its structure, its digest where that is known, and that the device holds it."""
-    header = parse_header(pread(file.descriptor), image.size, name=action.target)
-    if header.problems or header.parameters != image.parameters or header.contents != image.contents:
-        why = header.problems[0] if header.problems else "it lists other parameters"
-        raise VerificationError(f"{file.path} is not what was put together ({why}): check the system log")
-    own = context.own_manifest(action)
-    if own is not None and action.kind != "complete":
-        names = (parameter.name for parameter in image.parameters)
-        found = dict(zip(names, digests.parameters, strict=True))
-        check_against(
-            own,
-            found,
-            context.path(action.target),
-            borrowed=action.borrowed,
-            whole=action.kind == "compose",
-            stop=context.stop,
-        )
-    if context.verify:
-        check_written(file, digests.file, context.stop)
+    """Compare what was put together with the manifest that the lost slice left."""
+    own = own_manifest(action, destination, context) if action.kind != "complete" else None
+    if own is None:
+        return
+    names = (parameter.name for parameter in image.parameters)
+    found = dict(zip(names, digests.parameters, strict=True))
+    fits = partial(destination.holds, action.target, own.size, own.digests.file, context.stop)
+    check_against(own, found, fits, borrowed=action.borrowed, whole=action.kind == "compose")

@@ -4,28 +4,78 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import xxhash
 
-from ms_recover.errors import UsageError
-from ms_recover.execution.bad_source import BadSourceError
+from ms_recover.errors import UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.sources import BadSourceError
 from ms_recover.formats.cast import Caster
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
+from ms_recover.formats.header import parse_header
+from ms_recover.formats.reading import pread
 from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import ByteRange, SliceImage
+from ms_recover.stores.atomic import AtomicFile, FileForm
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.local import StoppedError
+from ms_recover.stores.system import allocate
+from ms_recover.stores.threads import in_threads
 from ms_recover.stores.transfer import Writing
+from ms_recover.system_errors import explained
 
+_SYNCED_TOGETHER = 4
+"""Files that wait for the device at a time: a file system then makes one commit for several."""
 NO_CASTS: Mapping[str, str] = MappingProxyType({})
 
 
-class ImageWriter:
+def write_image(
+    files: Sequence[AtomicFile],
+    image: SliceImage,
+    action: ComposeAction,
+    reader: PieceReader,
+    context: ActionContext,
+    casts: Mapping[str, str] = NO_CASTS,
+) -> Digests:
+    """Write files that hold the same out of one reading, make them durable, and see that they are what they should be.
+
+    Without files everything is read and digested, no more.
+
+    Raises
+    ------
+    VerificationError
+        When a file has another structure than its image, or no source of a piece is what it should be.
+    MsRecoverError
+        When reading or writing fails.
+    """
+    model = reader.model(action.model)
+    for file in files:
+        with explained("writing", file.path):
+            allocate(file.descriptor, image.size)
+    with explained("writing", files[0].path if files else action.target):
+        digests = _ImageWriter([file.descriptor for file in files], image, context, casts).write(action, reader)
+    if files:
+        settle = partial(_settle, form=reader.opened(model).form())
+        _ = in_threads(_SYNCED_TOGETHER, settle, files) if len(files) > 1 else settle(files[0])
+    for file in files:
+        header = parse_header(pread(file.descriptor), image.size, name=action.target)
+        if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
+            why = header.problems[0] if header.problems else "it lists other parameters"
+            raise VerificationError(f"{file.path} is not what was put together ({why}): check the system log")
+    return digests
+
+
+def _settle(file: AtomicFile, form: FileForm) -> None:
+    with explained("writing", file.path):
+        file.settle(form)
+
+
+class _ImageWriter:
     """Write an image with its contents to one file or several, front to back, and digest what is written.
 
     `casts` has the type that each parameter of another type is cast to, by its name.
@@ -41,6 +91,7 @@ class ImageWriter:
         self._file = xxhash.xxh3_128()
         self._crc = 0
         self._at = 0
+        self._begun = self._file, self._crc, self._at
         self._writings = [Writing(descriptor) for descriptor in descriptors]
 
     def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
@@ -48,22 +99,21 @@ class ImageWriter:
         items = {item.parameter.name: item for item in action.parameters}
         digests = []
         for parameter, ranges in zip(self._image.parameters, self._image.contents, strict=True):
-            before = self._file.copy(), self._crc, self._at
-            while True:
-                try:
-                    digests.append(self._parameter(items[parameter.name], ranges, reader))
-                    self._context.progress(parameter.nbytes * len(self._writings))
-                    break
-                except BadSourceError as failure:
-                    reader.drop(failure)
-                    file, self._crc, self._at = before
-                    self._file = file.copy()
-                    for writing in self._writings:
-                        writing.rewind(self._at)
+            self._begun = self._file.copy(), self._crc, self._at
+            write = partial(self._parameter, items[parameter.name], ranges, reader)
+            digests.append(reader.attempt(write, self._rewind))
+            self._context.progress(parameter.nbytes * len(self._writings))
         self._put_literal()
         if self._image.crc:
             self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
         return Digests(name_digest(self._file), tuple(digests))
+
+    def _rewind(self, _: BadSourceError) -> None:
+        """Go back to where the parameter began."""
+        file, self._crc, self._at = self._begun
+        self._file = file.copy()
+        for writing in self._writings:
+            writing.rewind(self._at)
 
     def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
         digest = source = xxhash.xxh3_128()

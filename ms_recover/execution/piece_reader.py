@@ -1,17 +1,19 @@
-"""Read the pieces of composed parameters: open their sources, check them, and drop those that prove bad."""
+"""Read the pieces of composed parameters: open their sources, and compare what they hold with its digest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import xxhash
 
 from ms_recover.errors import MsRecoverError, VerificationError
-from ms_recover.execution.bad_source import BadSourceError, blaming_source
 from ms_recover.execution.context import ActionContext
+from ms_recover.execution.sources import BadSourceError, Sources, blaming_source
 from ms_recover.formats.header import parse_header
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
-from ms_recover.model.slices import ByteRange, SliceHeader
+from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.gather import WINDOW, Contents, gather
 from ms_recover.stores.local import StoppedError
@@ -22,7 +24,16 @@ _MOST_KEPT = 64 << 20
 """Bytes of one parameter of a distant slice that are kept after they were proven."""
 
 
-class PieceReader:
+@dataclass(frozen=True, slots=True, eq=False)
+class ComposedValue:
+    """The contents of one parameter, and their digest as a manifest states it."""
+
+    parameter: Parameter
+    data: bytearray
+    digest: str
+
+
+class PieceReader(Sources):
     """The sources of one action; a context manager.
 
     Parameters
@@ -33,11 +44,6 @@ class PieceReader:
         The names in the sources of parameters that have others there.
     proven : set of (str, str), optional
         Paths and parameters of sources whose contents were found to be right; of this action alone by default.
-
-    Attributes
-    ----------
-    dropped : list of str
-        The sources that proved bad, and why.
     """
 
     def __init__(
@@ -47,17 +53,15 @@ class PieceReader:
         names: Mapping[str, str] | None = None,
         proven: set[tuple[str, str]] | None = None,
     ) -> None:
-        self._names = names or {}
-        self._sources = action.sources
+        super().__init__([f"rank {source.rank}" for source in action.sources])
+        self._replicas, self._names = action.sources, names or {}
         self._context = context
         self._headers: dict[int, SliceHeader] = {}
         self._places: dict[int, dict[str, tuple[ByteRange, ...]]] = {}
         self._open: dict[int, OpenFile] = {}
-        self._bad: dict[int, MsRecoverError] = {}
         self._proven = proven if proven is not None else set()
         self._kept: dict[tuple[int, str], memoryview] = {}
         self._used: dict[int, None] = {}
-        self.dropped: list[str] = []
 
     def __enter__(self) -> PieceReader:
         return self
@@ -69,7 +73,7 @@ class PieceReader:
     @property
     def used(self) -> list[str]:
         """Paths of the sources that bytes were taken from, in the order of their first use."""
-        return [self._sources[number].path for number in self._used]
+        return [self._replicas[number].path for number in self._used]
 
     def opened(self, number: int) -> OpenFile:
         """Return an open source; a MsRecoverError when it cannot be opened or is not what the plan saw."""
@@ -78,7 +82,7 @@ class PieceReader:
                 oldest = self._open.pop(next(iter(self._open)))
                 with oldest:
                     oldest.check_unchanged()
-            source = self._sources[number]
+            source = self._replicas[number]
             self._open[number] = self._context.source(source.path).open(source.path, source.state)
         return self._open[number]
 
@@ -99,14 +103,40 @@ class PieceReader:
 
         A MsRecoverError when none can.
         """
-        for number in (preferred, *(one for one in range(len(self._sources)) if one != preferred)):
-            try:
+        numbers = (preferred, *(one for one in range(len(self._replicas)) if one != preferred))
+
+        def readable() -> int:
+            number = self.first(numbers)
+            with blaming_source(number):
                 self.header(number)
-            except MsRecoverError as error:
-                self.drop(BadSourceError(error, number))
-            else:
-                return number
-        raise self._bad[preferred]
+            return number
+
+        return self.attempt(readable)
+
+    def read(self, item: ComposedParameter, see: Callable[[memoryview], object] = lambda window: None) -> str:
+        """Give `see` a parameter's contents in order, and return their digest; errors as for `contents` and `check`."""
+        digest = xxhash.xxh3_128()
+        for window in self.proven(item, digest):
+            see(window)
+        return name_digest(digest)
+
+    def proven(self, item: ComposedParameter, digest: xxhash.xxh3_128) -> Iterator[memoryview]:
+        """Yield a parameter's contents in order, taken into a new `digest`, which is checked after the last of them."""
+        for window in self.contents(item):
+            digest.update(window)
+            yield window
+        self.check(item, name_digest(digest))
+
+    def fill(self, item: ComposedParameter, memory: memoryview) -> str:
+        """Put a parameter's contents into memory, and return their digest; errors as for `contents` and `check`."""
+        left = memory
+
+        def put(window: memoryview) -> None:
+            nonlocal left
+            left[: len(window)] = window
+            left = left[len(window) :]
+
+        return self.read(item, put)
 
     def contents(self, item: ComposedParameter) -> Generator[memoryview, None, None]:
         """Yield a parameter's contents in order; the memory is used again.
@@ -117,7 +147,7 @@ class PieceReader:
         self._kept.clear()
         for piece in item.pieces:
             number = self.source_of(piece)
-            proven = (self._sources[number].path, name) in self._proven
+            proven = (self._replicas[number].path, name) in self._proven
             if piece.digest is not None and not piece.reads_all and not proven:
                 self._prove(number, piece, name)
 
@@ -142,15 +172,6 @@ class PieceReader:
         for piece in item.pieces:
             self._used.setdefault(self.source_of(piece))
 
-    def drop(self, failure: BadSourceError) -> None:
-        """Use a source no more; alternatives with the same contents take its place."""
-        self._bad[failure.number] = failure.error
-        self.dropped.append(f"rank {self._sources[failure.number].rank}: {failure.error}")
-
-    def try_again(self) -> None:
-        """Use dropped sources again: one parameter of them may be right where another is not."""
-        self._bad.clear()
-
     def check_unchanged(self) -> None:
         """Raise a MsRecoverError unless the sources that bytes were taken from are still what the plan saw."""
         for number in self._used:
@@ -159,10 +180,7 @@ class PieceReader:
 
     def source_of(self, piece: Piece) -> int:
         """Return the number of the source that a piece is taken from; a MsRecoverError when all are bad."""
-        for number in (piece.source, *piece.alternatives):
-            if number not in self._bad:
-                return number
-        raise self._bad[piece.source]
+        return self.first((piece.source, *piece.alternatives))
 
     def _prove(self, number: int, piece: Piece, name: str) -> None:
         """Read a parameter of which only a part is taken as a whole: its digest is of the whole."""
@@ -182,7 +200,7 @@ class PieceReader:
         if keep:
             self._kept[number, name] = buffer
         else:
-            self._proven.add((self._sources[number].path, name))
+            self._proven.add((self._replicas[number].path, name))
 
     def _contents(self, number: int, piece: Piece, name: str) -> Contents:
         if (number, name) in self._kept:
@@ -223,3 +241,31 @@ def _reader_of(data: memoryview) -> Callable[[int, memoryview], int]:
         return len(part)
 
     return read
+
+
+def compose_values(
+    action: ComposeAction, context: ActionContext, names: Mapping[str, str], dropped: list[str]
+) -> Iterator[ComposedValue]:
+    """Yield the parameters of an action, in its order; nothing is written.
+
+    Parameters
+    ----------
+    action, context, names
+        As for `PieceReader`.
+    dropped : list of str
+        Gets the sources that proved bad, and why; others with the same contents took their place.
+
+    Raises
+    ------
+    VerificationError
+        When every source of a piece has other bytes than its digest says, or changed since the plan.
+    MsRecoverError
+        When no source of a piece can be read.
+    """
+    with PieceReader(action, context, names) as reader:
+        for item in action.parameters:
+            data = bytearray(item.parameter.nbytes)
+            digest = reader.attempt(partial(reader.fill, item, memoryview(data)))
+            yield ComposedValue(item.parameter, data, digest)
+        reader.check_unchanged()
+        dropped += reader.dropped

@@ -8,23 +8,22 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import zip_longest
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
-from ms_recover.execution.image_writer import ImageWriter
+from ms_recover.execution.destination import LocalDestination, remove_leftovers
+from ms_recover.execution.image_writer import write_image
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import TOOL, manifest_in, manifest_of, write_manifest
+from ms_recover.execution.manifests import TOOL, manifest_in
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.problems import Problem, attempted
 from ms_recover.execution.reshard_check import compare_back
 from ms_recover.execution.reshard_documents import document_bytes, foresee_documents, write_documents
 from ms_recover.execution.reshard_output import check_output, foresee_output, prepare_output
-from ms_recover.execution.targets import check_place, check_written
-from ms_recover.execution.writable import check_writable, free_bytes
+from ms_recover.execution.writable import free_bytes
 from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
-from ms_recover.formats.reading import pread
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
@@ -32,15 +31,13 @@ from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile, written_parameters
 from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.planning.reshard.actions import action_of, source_names
-from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked
-from ms_recover.stores.digest import digest_of, holds
+from ms_recover.stores.atomic import AtomicFile
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Store
-from ms_recover.stores.system import allocate
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import open_store
-from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
 _METADATA = (("format", "ms"),)
@@ -76,13 +73,14 @@ def run_reshard(
         run = _Run(plan, origin, verify, progress)
         written = run.all_together(files, jobs)
         codes = {end.exit_code for end in written}
-        errors = [str(error) for error in run.syncs.sync_all(jobs)]
+        errors = [str(error) for error in run.sync(jobs)]
         codes |= {MsRecoverError.exit_code} if errors else set()
         names: list[str] = []
         compared = (0, 0)
         if codes <= {0, VerificationError.exit_code} and not errors and all(_is_there(end) for end in written):
             names = write_documents(plan, documents, jobs)
-            _remove_leftovers(plan)
+            for folder in sorted({os.path.dirname(os.path.join(plan.output, file.target)) for file in plan.files}):
+                remove_leftovers(folder)
             if compare:
                 digests = {end.result.target: end.digests for end in written}
                 compared, wrong = compare_back(plan, origin, digests, jobs=jobs)
@@ -169,20 +167,13 @@ class _Run:
         dry_run: bool = False,
     ) -> None:
         self._dry_run, self._progress, self._stop = dry_run, progress, threading.Event()
-        self.plan, self.syncs = plan, DirectorySyncs()
+        self.plan = plan
         self._names = source_names(plan)
         self._proven: set[tuple[str, str]] = set()
         self._strategies = _strategy_digests(plan)
+        self._output = LocalDestination(plan.output, syncs=DirectorySyncs())
         self._context = ActionContext(
-            root=plan.output,
-            elsewhere={one.replica.path: origin for one in plan.sources},
-            step=plan.written_step,
-            world_size=plan.ranks,
-            run_id=plan.run_id,
-            verify=verify,
-            stop=self._stop.is_set,
-            progress=progress or (lambda count: None),
-            syncs=self.syncs,
+            tree=origin, verify=verify, stop=self._stop.is_set, progress=progress or (lambda count: None)
         )
         self._origin = origin
         self._casts = plan.casts
@@ -190,16 +181,17 @@ class _Run:
     def all_together(self, files: Sequence[TargetFile], jobs: int) -> list[Written]:
         """Write all files in threads, or say what would become of them, and return their ends in order."""
         expect_bytes(self._progress, sum(self.plan.bytes_of(file) for file in files))
-        try:
-            ends = in_threads(jobs, self.together, batches(self.plan, files, jobs))
-        finally:
-            self._stop.set()
+        ends = in_threads(jobs, self.together, batches(self.plan, files, jobs), self._stop)
         found = {end.result.target: end for several in ends for end in several}
         return [found[file.target] for file in files]
 
+    def sync(self, jobs: int) -> list[MsRecoverError]:
+        """Make the names of the files durable; return the errors."""
+        return self._output.sync(jobs)
+
     def together(self, files: Sequence[TargetFile]) -> list[Written]:
         """Write files that hold the same: their sources are read once, unless an error makes each a case of its own."""
-        if len(files) > 1 and not any(os.path.lexists(self._context.path(file.target)) for file in files):
+        if len(files) > 1 and not any(self._output.lies(file.target) for file in files):
             with suppress(MsRecoverError, OSError, StoppedError):
                 return self._made([(file, action_of(self.plan, file)) for file in files])
         return [self._one(file) for file in files]
@@ -207,90 +199,77 @@ class _Run:
     def _one(self, file: TargetFile) -> Written:
         """Write one file; an error is its end, and does not keep the others from being written."""
         action = action_of(self.plan, file)
-        try:
-            written = self._there(file, action) or self._made([(file, action)])[0]
-        except (MsRecoverError, OSError) as error:
-            code = error.exit_code if isinstance(error, MsRecoverError) else MsRecoverError.exit_code
-            text = str(error) if isinstance(error, MsRecoverError) else f"rank {file.rank}, {file.target}: {error}"
-            return self._failed(file, text, code)
-        except StoppedError:
-            return self._failed(file, "stopped", MsRecoverError.exit_code)
-        return written
-
-    def _made(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
-        return self._foresee(files) if self._dry_run else self._write(files)
-
-    def _failed(self, file: TargetFile, text: str, code: int) -> Written:
-        _log.error("%s: %s", file.target, text)
-        result = ReshardResult(rank=file.rank, target=file.target, status="failed", error=text)
-        return Written(result=result, digests={}, exit_code=code)
+        end = attempted(
+            lambda: self._there(file, action) or self._made([(file, action)])[0],
+            place=f"rank {file.rank}, {file.target}: ",
+        )
+        if not isinstance(end, Problem):
+            return end
+        _log.error("%s: %s", file.target, end.text)
+        result = ReshardResult(rank=file.rank, target=file.target, status="failed", error=end.text)
+        return Written(result=result, digests={}, exit_code=end.exit_code)
 
     def _there(self, file: TargetFile, action: ComposeAction) -> Written | None:
         """Return a file that an earlier run of the same plan finished, None where it has to be written."""
-        path = self._context.path(file.target)
-        manifest = manifest_of(path)
+        manifest = self._output.manifest(file.target)
         listed = set(written_parameters((item.parameter for item in action.parameters), self._casts))
         if manifest is None or manifest.provenance.kind != "resharded" or set(manifest.parameters) != listed:
             return None
-        with suppress(OSError):
-            if holds(path, manifest.size, manifest.digests.file, self._context.stop) is not None:
-                self._context.progress(action.bytes)
-                return _there(file, action, manifest.digests, (one.name for one in manifest.parameters))
-        return None
+        if self._output.holds(file.target, manifest.size, manifest.digests.file, self._context.stop) is None:
+            return None
+        self._context.progress(action.bytes)
+        return _there(file, action, manifest.digests, (one.name for one in manifest.parameters))
 
-    def _write(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
-        """Write files that hold the same out of one reading."""
-        context, plan = self._context, self.plan
-        for _, action in files:
-            check_place(plan.output, action.target, action.rank)
+    def _made(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
+        """Write files that hold the same out of one reading, or say what would become of them."""
+        context, output = self._context, self._output
+        for _, own in files:
+            output.check_place(own.target, own.rank)
         action = files[0][1]
         with PieceReader(action, context, self._names, self._proven) as reader, ExitStack() as stack:
             model = reader.model(action.model)
-            image = _image(plan, action, reader.header(model), self._casts)
+            image = _image(self.plan, action, reader.header(model), self._casts)
             like = action.sources[model].path
-            temporaries = [stack.enter_context(context.new_file(one.target, like)) for _, one in files]
-            for temporary in temporaries:
-                with explained("writing", temporary.path):
-                    allocate(temporary.descriptor, image.size)
-            with explained("writing", temporaries[0].path):
-                descriptors = [temporary.descriptor for temporary in temporaries]
-                digests = ImageWriter(descriptors, image, context, self._casts).write(action, reader)
-            form = reader.opened(model).form()
-            in_threads(_SYNCED_TOGETHER, partial(_settle, form=form), temporaries)
-            for temporary in temporaries:
-                self._check(temporary, image, digests)
+            written = () if self._dry_run else files
+            temporaries = [stack.enter_context(output.new_file(own.target, image.size, like)) for _, own in written]
+            digests = write_image(temporaries, image, action, reader, context, self._casts)
+            if context.verify:
+                for temporary in temporaries:
+                    output.check_written(temporary, digests.file, context.stop)
             reader.check_unchanged()
             return [
-                self._commit(file, own, temporary, image, digests, reader)
-                for (file, own), temporary in zip(files, temporaries, strict=True)
+                self._ended(file, own, temporary, image, digests, reader)
+                for (file, own), temporary in zip_longest(files, temporaries)
             ]
 
-    def _foresee(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
-        """Say what would become of files that hold the same, out of one reading."""
-        context, plan = self._context, self.plan
-        for _, action in files:
-            check_place(plan.output, action.target, action.rank)
-        action = files[0][1]
-        with PieceReader(action, context, self._names, self._proven) as reader:
-            image = _image(plan, action, reader.header(reader.model(action.model)), self._casts)
-            digests = ImageWriter([], image, context, self._casts).write(action, reader)
-            reader.check_unchanged()
-            return [self._foreseen(file, own, image, digests, reader) for file, own in files]
-
-    def _foreseen(
-        self, file: TargetFile, action: ComposeAction, image: SliceImage, digests: Digests, reader: PieceReader
+    def _ended(
+        self,
+        file: TargetFile,
+        action: ComposeAction,
+        temporary: AtomicFile | None,
+        image: SliceImage,
+        digests: Digests,
+        reader: PieceReader,
     ) -> Written:
-        """Return what would become of a file, put together but not written."""
-        path = self._context.path(file.target)
-        self._context.progress(action.bytes)
-        names = [one.name for one in image.parameters]
-        if self._refuse_other(path, image.size, digests.file):
+        """Give a durable file its name and its manifest; of one that was not written say what would become of it."""
+        output, names = self._output, [one.name for one in image.parameters]
+        there = self._refuse_other(file.target, image.size, digests.file)
+        if temporary is None:
+            self._context.progress(action.bytes)
+            if not there:
+                output.foresee(file.target + MANIFEST_SUFFIX, 0)
+        else:
+            if not there:
+                output.commit(temporary, file.target, digests.file)
+            self._finish(file, action, image, digests, reader)
+        if there:
             return _there(file, action, digests, names)
-        check_writable(path + MANIFEST_SUFFIX)
+        if temporary is not None:
+            _log.info("%s: written, %d bytes", file.target, image.size)
         result = ReshardResult(
             rank=file.rank,
             target=file.target,
-            status="planned",
+            status="planned" if temporary is None else "written",
             bytes=image.size,
             digest=digests.file,
             sources=tuple(reader.used),
@@ -301,49 +280,14 @@ class _Run:
 
     def _refuse_other(self, path: str, size: int, digest: str) -> bool:
         """Whether a file holds some bytes already; a VerificationError when it holds others."""
-        with suppress(OSError):  # a file that cannot be read is another one
-            if holds(path, size, digest, self._context.stop) is not None:
-                return True
-        if os.path.lexists(path):
-            raise VerificationError(f"{path} is there already and holds other bytes: move it away, then run this again")
+        if self._output.holds(path, size, digest, self._context.stop) is not None:
+            return True
+        if self._output.lies(path):
+            where = self._output.path(path)
+            raise VerificationError(
+                f"{where} is there already and holds other bytes: move it away, then run this again"
+            )
         return False
-
-    def _check(self, temporary: AtomicFile, image: SliceImage, digests: Digests) -> None:
-        """See that a durable file is what it should be."""
-        header = parse_header(pread(temporary.descriptor), image.size, name=temporary.path)
-        if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
-            raise VerificationError(f"{temporary.path} is not what was put together: check the system log")
-        if self._context.verify:
-            check_written(temporary, digests.file, self._context.stop)
-
-    def _commit(
-        self,
-        file: TargetFile,
-        action: ComposeAction,
-        temporary: AtomicFile,
-        image: SliceImage,
-        digests: Digests,
-        reader: PieceReader,
-    ) -> Written:
-        """Give a durable file its name and its manifest."""
-        if self._refuse_other(temporary.target, image.size, digests.file):
-            self._finish(file, action, image, digests, reader)
-            return _there(file, action, digests, (one.name for one in image.parameters))
-        self._context.commit(temporary)
-        self._finish(file, action, image, digests, reader)
-        result = ReshardResult(
-            rank=file.rank,
-            target=file.target,
-            status="written",
-            bytes=image.size,
-            digest=digests.file,
-            sources=tuple(reader.used),
-            dropped=tuple(reader.dropped),
-        )
-        _log.info("%s: written, %d bytes", file.target, image.size)
-        names = (one.name for one in image.parameters)
-        code = VerificationError.exit_code if reader.dropped else 0
-        return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)), exit_code=code)
 
     def _finish(
         self, file: TargetFile, action: ComposeAction, image: SliceImage, digests: Digests, reader: PieceReader
@@ -390,12 +334,7 @@ class _Run:
                 if one.parameter.name in self._casts
             ),
         )
-        write_manifest(self._context.path(action.target), manifest, self.syncs)
-
-
-def _settle(temporary: AtomicFile, form: FileForm) -> None:
-    with explained("writing", temporary.path):
-        temporary.settle(form)
+        self._output.write_manifest(action.target, manifest)
 
 
 def _there(file: TargetFile, action: ComposeAction, digests: Digests, names: Iterable[str]) -> Written:
@@ -439,12 +378,3 @@ def _strategy_digests(plan: ReshardPlan) -> list[str]:
     from ms_recover.formats.strategy import encode_strategy
 
     return [digest_of(encode_strategy(strategy)) for strategy in plan.strategies]
-
-
-def _remove_leftovers(plan: ReshardPlan) -> None:
-    """Remove temporary files that killed runs left."""
-    for folder in sorted({os.path.dirname(os.path.join(plan.output, file.target)) for file in plan.files}):
-        with suppress(OSError):
-            for path in leftovers(folder):
-                with suppress(OSError):
-                    remove_unlocked(path)

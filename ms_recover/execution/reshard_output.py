@@ -10,8 +10,7 @@ import xxhash
 
 from ms_recover.errors import UsageError
 from ms_recover.execution.manifests import TOOL
-from ms_recover.execution.outside import refuse_inside
-from ms_recover.execution.writable import check_writable
+from ms_recover.execution.writable import check_writable, refuse_inside
 from ms_recover.file_names import MANIFEST_SUFFIX, RECOVERY_LOG_NAME, RESHARD_NAME, TEMPORARY_SUFFIX
 from ms_recover.formats.reading import read_small
 from ms_recover.model.reshard import ReshardPlan

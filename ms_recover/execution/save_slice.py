@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
+from ms_recover.execution.manifests import strategy_digest, write_manifest
 from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.execution.state_files import write_state
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, STATE_SUFFIX
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
-from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.atomic import leftovers, remove_unlocked
 from ms_recover.stores.digest import digest_file
@@ -125,23 +124,9 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
         if order.state is not None:
             digest = write_state(order.path, order.state, staged=staged.temporary)
             training = replace(training or TrainingRecord(started=None), state_digest=digest)
-        folder, name = os.path.split(order.path)
-        manifest = Manifest(
-            run_id=order.run_id,
-            rank=order.rank,
-            world_size=order.world_size,
-            step=order.step,
-            cumulative_step=order.cumulative_step,
-            file=name,
-            size=staged.header.size,
-            digests=staged.digests,
-            parameters=staged.header.parameters,
-            group=order.group,
-            strategy_digest=strategy_digest(folder),
-            provenance=SAVED,
-            tool=TOOL,
-            training=training,
-        )
+        folder = os.path.dirname(order.path)
+        made = order.manifest(staged.header, staged.digests, order.group, strategy_digest(folder))
+        manifest = replace(made, training=training)
         write_manifest(order.path, manifest, staged=staged.temporary)
         os.rename(staged.temporary, order.path)
         _staged.discard(staged.temporary)

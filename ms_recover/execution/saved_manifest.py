@@ -15,9 +15,9 @@ from ms_recover.errors import MissingInputError, VerificationError
 from ms_recover.execution.manifests import TOOL, write_manifest
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import read_header
-from ms_recover.model.manifest import Manifest, TrainingRecord
+from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
-from ms_recover.model.slices import Parameter
+from ms_recover.model.slices import Parameter, SliceHeader
 from ms_recover.model.steps import Step
 from ms_recover.stores.digest import digest_file
 from ms_recover.stores.local import READ, StoppedError
@@ -44,6 +44,25 @@ class SavedSlice:
 
     def __str__(self) -> str:
         return f"rank {self.rank}, step {self.step}, {self.path}"
+
+    def manifest(self, header: SliceHeader, digests: Digests, group: tuple[int, ...], strategy: str | None) -> Manifest:
+        """Return the manifest of the slice; `strategy` is the digest of the strategy file that it was saved under."""
+        return Manifest(
+            run_id=self.run_id,
+            rank=self.rank,
+            world_size=self.world_size,
+            step=self.step,
+            cumulative_step=self.cumulative_step,
+            file=os.path.basename(self.path),
+            size=header.size,
+            digests=digests,
+            parameters=header.parameters,
+            group=group,
+            strategy_digest=strategy,
+            provenance=SAVED,
+            tool=TOOL,
+            training=self.training,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,22 +116,7 @@ def _prove(
         return None
     if header.problems:
         raise VerificationError(f"the slice is not whole: {header.problems[0]}; check the device's memory and the disk")
-    manifest = Manifest(
-        run_id=order.run_id,
-        rank=order.rank,
-        world_size=order.world_size,
-        step=order.step,
-        cumulative_step=order.cumulative_step,
-        file=os.path.basename(order.path),
-        size=header.size,
-        digests=digests,
-        parameters=header.parameters,
-        group=group_of(header.parameters),
-        strategy_digest=strategy,
-        provenance=SAVED,
-        tool=TOOL,
-        training=order.training,
-    )
+    manifest = order.manifest(header, digests, group_of(header.parameters), strategy)
     return Proven(order.path, manifest, identity)
 
 

@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from ms_recover.errors import FormatError, MissingInputError, VerificationError
+from ms_recover.errors import FormatError, MissingInputError
+from ms_recover.execution.destination import Destination, LocalDestination, StoreDestination
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
+from ms_recover.execution.manifests import TOOL, strategy_digest
 from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
-from ms_recover.formats.manifest import MAX_SIZE, encode_manifest
+from ms_recover.formats.manifest import encode_manifest
 from ms_recover.formats.reading import MAX_SMALL_FILE
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
@@ -26,7 +27,6 @@ from ms_recover.stores.paths import join
 from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import open_store
-from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
 _WRITERS = 8
@@ -46,30 +46,24 @@ def seal_slices(
     `digests`, by path, are of the bytes that were judged, and the manifest names these even if the file changes now. A
     MsRecoverError says that a slice is gone or a manifest cannot be written.
     """
-    with open_store(root) as store:
+    with open_store(root) as store, ExitStack() as lock:
         manifest_of = _Manifests(store, groups, world_size, digests)
+        destination: Destination = StoreDestination(store)
         if isinstance(store, LocalStore):
-            return _seal_here(root, slices, manifest_of)
-        return _seal_in_store(store, slices, manifest_of)
+            destination = LocalDestination(store.url, syncs=DirectorySyncs())
+            lock.enter_context(lock_tree(root))
 
+        def seal(one: tuple[SliceFile, Evidence]) -> str:
+            file, evidence = one
+            store.stat(file.path)
+            destination.write_manifest(file.path, manifest_of(file, evidence))
+            _log.info("rank %d, step %s: %s sealed, by %s", file.rank, file.step, file.path, evidence)
+            return file.path
 
-def _seal_here(root: str, slices: Iterable[tuple[SliceFile, Evidence]], manifest_of: _Manifests) -> list[str]:
-    syncs = DirectorySyncs()
-
-    def seal(one: tuple[SliceFile, Evidence]) -> str:
-        file, evidence = one
-        path = os.path.join(root, file.path)
-        with explained("sealing", path):
-            os.stat(path)
-        write_manifest(path, manifest_of(file, evidence), syncs)
-        _log.info("rank %d, step %s: %s sealed, by %s", file.rank, file.step, file.path, evidence)
-        return file.path
-
-    with lock_tree(root):
         sealed = in_threads(_WRITERS, seal, slices)
-        for error in syncs.sync_all(_WRITERS):
+        for error in destination.sync(_WRITERS):
             raise error
-    return sealed
+        return sealed
 
 
 class ForeseenSeals:
@@ -97,7 +91,9 @@ class ForeseenSeals:
         Slices of nodes, which do not lie `here`, are only counted.
         """
         if not self._here:
-            self.bytes += sum(len(encode_manifest(_sealed(*one, groups, world_size, digests, None))) for one in slices)
+            for file, evidence in slices:
+                group = groups.get(file.rank, (file.rank,))
+                self.bytes += len(encode_manifest(sealing(file, evidence, group, world_size, digests[file.path])))
             return [file.path for file, _ in slices]
         with open_store(self._root) as store, ExitStack() as lock:
             manifest_of = _Manifests(store, groups, world_size, digests)
@@ -113,23 +109,6 @@ class ForeseenSeals:
             return [file.path for file, _ in slices]
 
 
-def _seal_in_store(store: Store, slices: Iterable[tuple[SliceFile, Evidence]], manifest_of: _Manifests) -> list[str]:
-    """Write manifests beside the slices of a store, each read back; nothing is locked."""
-
-    def seal(one: tuple[SliceFile, Evidence]) -> str:
-        file, evidence = one
-        data, beside = encode_manifest(manifest_of(file, evidence)), file.path + MANIFEST_SUFFIX
-        store.stat(file.path)
-        with store.create(beside) as new:
-            new.write(data)
-            new.commit()
-        if store.read_small(beside, "a manifest", MAX_SIZE) != data:
-            raise VerificationError(f"{store.url}/{beside} is not what was written there: check the store")
-        return file.path
-
-    return in_threads(_WRITERS, seal, slices)
-
-
 class _Manifests:
     """The manifests of the slices of one tree; strategy files beside them are read once."""
 
@@ -141,12 +120,13 @@ class _Manifests:
         digests: Mapping[str, Digests],
     ) -> None:
         self._store = store
-        self._known = groups, world_size, digests
+        self._groups, self._world_size, self._digests = groups, world_size, digests
         self._strategy_of = functools.cache(self._strategy)  # one strategy file, slices of many steps
 
     def __call__(self, file: SliceFile, evidence: Evidence) -> Manifest:
         """Return the manifest of a slice, sealed on a ground."""
-        return _sealed(file, evidence, *self._known, self._strategy_of(os.path.dirname(file.path)))
+        group, strategy = self._groups.get(file.rank, (file.rank,)), self._strategy_of(os.path.dirname(file.path))
+        return sealing(file, evidence, group, self._world_size, self._digests[file.path], strategy)
 
     def _strategy(self, folder: str) -> str | None:
         if isinstance(self._store, LocalStore):
@@ -158,25 +138,13 @@ class _Manifests:
         return digest_of(data)
 
 
-def _sealed(
-    file: SliceFile,
-    evidence: Evidence,
-    groups: Mapping[int, tuple[int, ...]],
-    world_size: int,
-    digests: Mapping[str, Digests],
-    strategy: str | None,
-) -> Manifest:
-    group = groups.get(file.rank, (file.rank,))
-    return sealing(file, evidence, group, world_size, digests[file.path], strategy)
-
-
 def sealing(
     file: SliceFile,
     evidence: Evidence,
     group: tuple[int, ...],
     world_size: int,
     digests: Digests,
-    strategy_digest: str | None,
+    strategy_digest: str | None = None,
 ) -> Manifest:
     """Return the manifest of a sound slice that was saved without one."""
     return Manifest(

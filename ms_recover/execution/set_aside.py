@@ -139,7 +139,9 @@ def _is_same(store: Store, path: str, other: str) -> bool:
 
 
 def _names(store: Store, path: str) -> set[str]:
-    return {entry.name for entry in store.list(os.path.dirname(path))}
+    with suppress(MissingInputError):
+        return {entry.name for entry in store.list(os.path.dirname(path))}
+    return set()  # there is no such folder yet
 
 
 def _is_in(path: str, names: Collection[str]) -> bool:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-
-from ms_recover.errors import FormatError, MsRecoverError, VerificationError
+from ms_recover.errors import FormatError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.state import decode_state
-from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import SliceClaim, StateValue
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.store import Store
 
-_log = logging.getLogger(__name__)
 CLAIM = "claim"
 """In a state file: whose the slice is, see `SliceClaim`."""
 
-_MOST_BYTES = 256 << 20
-"""Of a state file that is brought from another tree."""
+STATE_MODE = 0o400
+MOST_STATE = 256 << 20
+"""Bytes of a state file that is brought from another tree."""
 
 
 def write_state(slice_path: str, data: bytes, *, staged: str | None = None) -> str:
@@ -28,28 +25,8 @@ def write_state(slice_path: str, data: bytes, *, staged: str | None = None) -> s
     `staged` is where the slice lies while it has no name yet. Errors are those of
     `ms_recover.stores.atomic.write_small`.
     """
-    write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path if staged is None else staged)
+    write_small(slice_path + STATE_SUFFIX, data, mode=STATE_MODE, owner_of=slice_path if staged is None else staged)
     return digest_of(data)
-
-
-def bring_state(source: Store, path: str, manifest: Manifest | None, target: str) -> bool:
-    """Copy the state file of a slice of a store beside the `target`; return whether it holds what the manifest names.
-
-    One that is missing or damaged is warned of. Errors are those of `write_state`.
-    """
-    training = manifest.training if manifest is not None else None
-    if training is None or training.state_digest is None:
-        return False
-    try:
-        data = source.read_small(path + STATE_SUFFIX, "a state file", _MOST_BYTES)
-    except MsRecoverError as error:
-        _log.warning("%s: its state file cannot be had: %s", target, error)
-        return False
-    if digest_of(data) != training.state_digest:
-        _log.warning("%s: its state file at %s is damaged, and left out", target, source.url)
-        return False
-    write_state(target, data)
-    return True
 
 
 def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
@@ -79,7 +56,7 @@ def read_state_unproven(slice_path: str) -> dict[str, StateValue]:
     """Read the state file beside a slice that no manifest proves; the caller does. Errors are those of `read_state`."""
     path = slice_path + STATE_SUFFIX
     with open_regular(path, "a state file") as (descriptor, size):
-        if size > _MOST_BYTES:
+        if size > MOST_STATE:
             raise FormatError(f"{path} has {size} bytes")
         data = pread(descriptor)(0, size)
     try:
@@ -98,7 +75,7 @@ def read_claim(slice_path: str) -> SliceClaim | None:
 
 def read_state_in(store: Store, slice_path: str, digest: str) -> dict[str, StateValue]:
     """Read the state file beside a slice of a store; errors as for `read_state`, and those of the store."""
-    data = store.read_small(slice_path + STATE_SUFFIX, "a state file", _MOST_BYTES)
+    data = store.read_small(slice_path + STATE_SUFFIX, "a state file", MOST_STATE)
     if digest_of(data) != digest:
         raise VerificationError(
             f"{store.url.rstrip('/')}/{slice_path}{STATE_SUFFIX}: it is not what the slice's manifest names"

@@ -1,12 +1,14 @@
-"""Whether a new file could be written, found out without writing it: for dry runs."""
+"""Whether something new may be written in a place, and could be, found out without writing it."""
 
 from __future__ import annotations
 
 import errno
 import os
 
+from ms_recover.errors import UsageError
 from ms_recover.file_names import temporary_name
 from ms_recover.stores.places import look_at_folder
+from ms_recover.stores.urls import place_of
 from ms_recover.system_errors import explained
 
 
@@ -42,3 +44,10 @@ def free_bytes(folder: str) -> int | None:
 
 def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
+
+
+def refuse_inside(root: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Raise a UsageError when a target, a path or URL, is a tree or lies in it, where scans would find it."""
+    inside, folder = place_of(root), place_of(target)
+    if folder == inside or folder.startswith(f"{inside.rstrip('/')}/"):
+        raise UsageError(f"{folder} lies in {inside}, where scans would find it: name a folder outside")

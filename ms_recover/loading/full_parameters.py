@@ -7,21 +7,19 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-import xxhash
-
 from ms_recover.errors import UnrecoverableError, UsageError
-from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.sources import BadSourceError
 from ms_recover.loading.kinds import Kind, values_module
 from ms_recover.loading.whole_source import WholeSource
-from ms_recover.model.compose import ComposedParameter, MissingRegion
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.planning.supply.whole import EVERY_PARAMETER
-from ms_recover.stores.digest import name_digest
 from ms_recover.stores.fill import take_memory
 from ms_recover.stores.urls import open_store
 
@@ -59,8 +57,8 @@ class FullParameters(Mapping[str, Any]):
         self._lock, stack = threading.Lock(), ExitStack()
         self._close = weakref.finalize(self, stack.close)  # also where nobody calls close
         origin = stack.enter_context(open_store(source.root))
-        context = ActionContext(root=source.root, elsewhere={one.path: origin for one in source.action.sources})
-        self._reader: PieceReader | None = stack.enter_context(PieceReader(source.action, context, source.names_there))
+        reader = PieceReader(source.action, ActionContext(tree=origin), source.names_there)
+        self._reader: PieceReader | None = stack.enter_context(reader)
 
     def __enter__(self) -> FullParameters:
         return self
@@ -139,29 +137,17 @@ class FullParameters(Mapping[str, Any]):
             if self._reader is None:
                 raise UsageError(f"{name!r}: the parameters of {self.root} were closed; open them again with load_full")
             try:
-                self._compose(self._reader, item, memory)
+                self._reader.attempt(partial(self._reader.fill, item, memory), self._warn)
+                self._reader.check_unchanged()
             finally:
                 self._reader.try_again()
         return item.parameter, memory
 
-    def _compose(self, reader: PieceReader, item: ComposedParameter, memory: memoryview) -> None:
-        """Fill memory with a parameter; another slice that holds the same takes the place of a bad one."""
-        while True:
-            at, digest = 0, xxhash.xxh3_128()
-            try:
-                for window in reader.contents(item):
-                    memory[at : at + len(window)] = window
-                    digest.update(window)
-                    at += len(window)
-                reader.check(item, name_digest(digest))
-                reader.check_unchanged()
-            except BadSourceError as failure:
-                if str(failure) not in self._said:
-                    _log.warning("%s", failure)
-                self._said.add(str(failure))
-                reader.drop(failure)
-            else:
-                return
+    def _warn(self, failure: BadSourceError) -> None:
+        """Say once that a slice proved bad; another one that holds the same takes its place."""
+        if str(failure) not in self._said:
+            _log.warning("%s", failure)
+        self._said.add(str(failure))
 
     def _check(self, name: str) -> None:
         if name not in self._items:

@@ -1,8 +1,22 @@
-"""Files that are complete under their final name, or not there at all.
+"""Files that are complete under their final name, or not there at all: how everything is committed, and why.
 
-This order survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it over
-the target, fsync the directory. The temporary name is hidden: neither MindSpore nor a scan takes it for a slice.
-A lock that dies with its process keeps two writers from one target, and distinguishes leftovers from work in progress.
+This order survives a crash at any moment, of the process or of the machine:
+
+1. Write a temporary file in the target's directory, because a rename is atomic within one file system only. Its name is
+   hidden: neither MindSpore nor a scan takes it for a slice. A lock that dies with its process keeps two writers from
+   one target, and distinguishes leftovers from work in progress.
+2. Reserve its size at once, so that a full disk is known before the first byte, and compare the bytes that were written
+   with those that should have been.
+3. fsync it. A file system may make a new name durable before the bytes: a crash would leave an empty file otherwise.
+4. Rename it over the target, which has its old bytes until then and the new ones from then on.
+5. fsync the directory, which makes the name durable. Targets of one directory may wait for one sync of it, see
+   `DirectorySyncs`; nothing is said to be done before.
+6. What tells others that something is there comes last, by the same steps: the manifest after its slice, a list after
+   the slices of its ranks, the tracker after the documents, the index of a backup after its objects. Whoever sees the
+   marker sees all that it names; without it nothing of it counts, and the next run goes on. For a slice that training
+   saves the marker is its own name: state and manifest come before.
+
+Stores behind a URL promise the same by their own means, see `ms_recover.stores.store.NewFile`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import mindspore as ms
 import numpy as np
 
 from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
-from ms_recover.execution.compose_memory import ComposedValue, compose_values
 from ms_recover.execution.context import ActionContext
+from ms_recover.execution.piece_reader import ComposedValue, compose_values
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
@@ -233,7 +233,7 @@ class Resharded:
         action = replace(action, parameters=wanted)
         self._warn(plan, action)
         tree, dropped = self.chosen.judged.tree, list[str]()
-        context = ActionContext(root=tree.inventory.root, elsewhere=tree.stores, step=plan.step)
+        context = ActionContext(tree=LocalStore(tree.inventory.root), elsewhere=tree.stores)
         values = list(compose_values(action, context, source_names(plan), dropped))
         for text in dropped:
             _log.warning("%s: passed over for another holder: %s", self.own, text)

@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import UnrecoverableError, UsageError, VerificationError
-from ms_recover.execution.compose import complete_slice, foresee_slice
+from ms_recover.execution.compose import complete_slice
+from ms_recover.execution.destination import LocalDestination, StoreDestination
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -133,30 +134,22 @@ def _write(
     root: str, actions: Sequence[ComposeAction], output: str | None, *, verify: bool, dry_run: bool
 ) -> tuple[ActionResult, ...]:
     """Write full slices, or say what would be written."""
-    if not _is_here(root) or (output is not None and is_url(output)):
-        return tuple(_write_at_url(root, output, action, verify=verify, dry_run=dry_run) for action in actions)
-    targets = [action.target if output is None else os.path.abspath(output) for action in actions]
-    there = [replace(action, target=target) for action, target in zip(actions, targets, strict=True)]
-    if dry_run:
-        return tuple(foresee_slice(root, action) for action in there)
-    return tuple(complete_slice(root, action, verify=verify) for action in there)
-
-
-def _is_here(root: str) -> bool:
-    """Whether a tree lies in a directory of this host as it is, and not in a backup."""
-    with open_store(root) as store:
-        return isinstance(store, LocalStore)
-
-
-def _write_at_url(root: str, output: str | None, action: ComposeAction, *, verify: bool, dry_run: bool) -> ActionResult:
-    """Write a full slice where the tree is a backup, or it or the output a URL, or say what would be written."""
-    from ms_recover.execution.apply_store import complete_in_store
-
     with ExitStack() as stack:
-        store = stack.enter_context(open_store(root))
-        if output is None:
-            return complete_in_store(store, store, action.target, action, verify=verify, dry_run=dry_run)
-        folder, _, name = (output if is_url(output) else os.path.abspath(output)).rpartition("/")
-        target = stack.enter_context(open_plain(folder or "/"))
-        result = complete_in_store(store, target, name, action, verify=verify, dry_run=dry_run)
-        return replace(result, target=f"{target.url}/{name}")
+        tree = target = stack.enter_context(open_store(root))
+        name = None
+        if output is not None and is_url(output):
+            folder, _, name = output.rpartition("/")
+            target = stack.enter_context(open_plain(folder))
+        elif output is not None and not isinstance(tree, LocalStore):
+            folder, name = os.path.split(os.path.abspath(output))
+            target = stack.enter_context(open_plain(folder))
+        elif output is not None:
+            name = os.path.abspath(output)
+        here = isinstance(target, LocalStore)
+        destination = LocalDestination(target.url) if here else StoreDestination(target, verify=verify)
+        results = []
+        for action in actions:
+            own = action if name is None else replace(action, target=name)
+            result = complete_slice(own, tree, destination, verify=verify, dry_run=dry_run)
+            results.append(result if name is None else replace(result, target=destination.path(name)))
+        return tuple(results)

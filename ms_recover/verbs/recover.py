@@ -154,8 +154,7 @@ def apply(  # noqa: PLR0913 (the keywords of programs)
     KeyboardInterrupt
         After every temporary file is removed.
     """
-    from ms_recover.execution.apply import apply_plan
-    from ms_recover.execution.phases import ApplyOptions
+    from ms_recover.execution.apply import ApplyOptions, apply_plan
     from ms_recover.execution.recovery_log import noted
 
     if require_newest:

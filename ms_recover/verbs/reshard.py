@@ -114,7 +114,7 @@ def plan_reshard(  # noqa: PLR0913 (the keywords of programs)
         plan, parts = _plan_read(session, step, run, make)
         # Two slices may hold one region in pieces of other sizes: no digest compares them, their bytes do.
         if plan.overlaps:
-            from ms_recover.execution.reshard_overlaps import find_unequal
+            from ms_recover.execution.reshard_check import find_unequal
 
             unequal = find_unequal(plan)
             if unequal:

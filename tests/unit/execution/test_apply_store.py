@@ -8,7 +8,7 @@ pytest.importorskip("fsspec")
 
 from ms_recover import api
 from ms_recover.errors import StorageError, UsageError, VerificationError
-from ms_recover.execution.apply_store import jobs_with_room
+from ms_recover.execution.destination import jobs_with_room
 from ms_recover.execution.set_aside import keep_outvoted
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import GivenUpSlice
@@ -192,3 +192,35 @@ def test_a_slice_that_is_given_up_is_renamed_in_its_store_or_the_recovery_is_not
         assert bytes_at(url, f"{path}.superseded") == data
         assert [one.step for one in api.scan(url).set_aside] == [Step(1, 9)]
         assert [file.step for file in api.scan(url).slices] == [Step(1, 8)] * 4
+
+
+@pytest.mark.parametrize("manifests", [True, False])
+def test_a_slice_whose_bytes_lie_in_the_store_already_gets_its_manifest_alone(tree, manifests):
+    if manifests:
+        save_manifests(tree)
+    url = uploaded(tree)
+    data = bytes_at(url, SLICE.format(0))
+    remove(url, SLICE.format(2))
+    plan = api.plan(api.scan(url))
+    (action,) = plan.actions
+    assert (action.rank, action.source_rank) == (2, 0)
+    with open_plain(url) as store:
+        with store.create(SLICE.format(2)) as file:
+            file.write(data)
+            file.commit()
+        state = store.stat(SLICE.format(2)).state
+    outcome = api.apply(replace(plan, actions=(replace(action, replaces=state),)))
+    assert (outcome.exit_code, [result.status for result in outcome.results]) == (0, ["already there"])
+    (file,) = [file for file in api.scan(url).slices if file.rank == 2]
+    assert (file.manifest.provenance.kind, file.manifest.size) == ("copied", len(data))
+    assert api.verify(api.scan(url)).ok
+
+
+def test_a_slice_that_went_away_meanwhile_is_recovered_as_on_a_local_tree(tmp_path):
+    """Nothing newer is replaced."""
+    url, _, whole = flipped(make_tree(tmp_path / "tree", data_parallel=3))
+    plan = api.plan(api.scan(url))
+    remove(url, SLICE.format(1))
+    outcome = api.apply(plan)
+    assert (outcome.exit_code, outcome.results[0].set_aside) == (0, None)
+    assert bytes_at(url, SLICE.format(1)) == whole

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.apply import apply_plan
-from ms_recover.execution.phases import ApplyOptions
+from ms_recover.execution.apply import ApplyOptions, apply_plan
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions

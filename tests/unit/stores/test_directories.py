@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import stat
-import threading
 
 import pytest
 
 from ms_recover.errors import MissingInputError
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.directories import DirectorySyncs, make_directories, make_directory
-from ms_recover.stores.threads import in_threads
 from tests.support.faults import Faults
 
 
@@ -62,18 +60,3 @@ def test_every_directory_is_synced_and_those_that_are_gone_are_named(tmp_path):
     assert [type(error) for error in errors] == [MissingInputError]
     assert f"syncing {tmp_path / 'b'}" in str(errors[0])
     assert len(faults.trace) == 2
-
-
-def test_after_an_error_no_further_item_is_begun():
-    begun, failed = [], threading.Event()
-
-    def work(number):
-        begun.append(number)
-        failed.wait(0 if number == 0 else 10)
-        if number == 0:
-            raise ValueError("this one")
-
-    threading.Timer(0.2, failed.set).start()
-    with pytest.raises(ValueError, match="this one"):
-        in_threads(2, work, range(100))
-    assert len(begun) < 10

@@ -130,13 +130,13 @@ def test_when_nothing_is_sound_all_stop(tree):
 
 def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, monkeypatch):
     from ms_recover.errors import StorageError
-    from ms_recover.execution import phases
+    from ms_recover.execution import write
 
     def full(*arguments, **options):
         raise StorageError("copying: No space left on device; free some space there")
 
     shutil.rmtree(tree / "ckpt_dir2")
-    monkeypatch.setattr(phases, "copy_slice", full)
+    monkeypatch.setattr(write, "copy_slice", full)
     _, outcomes = obtained(tree)
     assert "rank 2, step 3_8" in str(outcomes[2])
     assert "No space left" in str(outcomes[2])
@@ -144,20 +144,18 @@ def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, mo
 
 
 def test_a_source_that_turns_bad_while_it_is_copied(tree, monkeypatch):
-    from ms_recover.execution import phases
+    from ms_recover.execution import write
 
-    real = phases.copy_slice
+    real = write.copy_slice
 
-    def altered(action, context):
+    def altered(action, *given):
         flip(tree / action.source)
-        return real(action, context)
+        return real(action, *given)
 
     shutil.rmtree(tree / "ckpt_dir2")
-    monkeypatch.setattr(phases, "copy_slice", altered)
+    monkeypatch.setattr(write, "copy_slice", altered)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            phases, "copy_slice", lambda *given: altered(*given) if "3_8" in given[0].source else real(*given)
-        )
+        patch.setattr(write, "copy_slice", lambda *given: altered(*given) if "3_8" in given[0].source else real(*given))
         assert obtained(tree) == (MIDDLE, [None, None, 0, None])
 
 
