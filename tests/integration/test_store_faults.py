@@ -193,12 +193,18 @@ def test_no_answer_gives_a_wrong_slice(source, trial, proxies):
     proxy.answer = None
     assert elsewhere.connections == 0
 
+    shortened = []
+
     def shorter(request, head):
         line = request.split(b"\r\n")[0]
-        return cut(head) if b"list-type=2" in line or b"/ HTTP" in line or b"v1/inventory" in line else head
+        if not (b"list-type=2" in line or b"/ HTTP" in line or b"v1/inventory" in line):
+            return head
+        shortened.append(b" 200 " in head.split(b"\r\n")[0] and cut(head) != head)
+        return cut(head)
 
     proxy.rewrite = shorter
-    trial.apply("lists that are cut", (1, 3))
+    trial.apply("lists that are cut", (0, 1, 3))
+    assert trial.codes[-1] in ((1, 3) if any(shortened) else (0,))  # nginx sends lists in chunks, without a length
     proxy.rewrite = None
     trial.apply("none at the end", [0])
 
