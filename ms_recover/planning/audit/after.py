@@ -13,6 +13,7 @@ from ms_recover.planning.audit.blocks import Ranks, StepHolders, join_parts
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, candidates_of
+from ms_recover.planning.judging.dealt_out import lacks_kinds
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.tree.candidates import experiments_beside
@@ -101,7 +102,9 @@ def _agree(compared: Comparison) -> bool:
         structure.doubtful,
         compared.refuted,
     )
-    return not any(against) and _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
+    if any(against) or lacks_kinds(compared):
+        return False
+    return _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
 
 
 def _lists_agree(facts: Facts) -> bool:
