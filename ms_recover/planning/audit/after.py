@@ -59,10 +59,11 @@ class Losable:
         held = join_parts([find_holders(one.supply) for one in choice.shown.value.parts])
         return held, next((one.reason for one in choice.rejected if one.step == steps[0].step), "")
 
-    def most_lost(self, domains: int) -> int:
+    def most_lost(self, domains: int, *, assumed: bool = False) -> int:
         """Return how many of some domains may be lost at once so that the plan after each such loss is asked.
 
-        None where that shows no more than the holders of blocks do, or losses are many.
+        None where that shows no more than the holders of blocks do, or losses are many. What holders are `assumed` to
+        hold a plan reads.
         """
         slices = len(self._tree.facts.inventory.slices)
         losses, most = 0, 0
@@ -70,7 +71,7 @@ class Losable:
             losses += comb(domains, lost)
             if losses * slices <= _MOST_JUDGED:
                 most = lost
-        return most if most and not self._is_settled else 0
+        return most if most and (assumed or not self._is_settled) else 0
 
     @cached_property
     def _is_settled(self) -> bool:

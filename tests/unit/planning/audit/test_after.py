@@ -32,6 +32,10 @@ def test_none_where_every_slice_is_sound():
     assert losable(sound(8), pairs(8)).most_lost(8) == 0
 
 
+def test_where_holders_are_assumed_to_hold_the_same():
+    assert losable(sound(8), pairs(8)).most_lost(8, assumed=True) == 3
+
+
 @pytest.mark.parametrize(("states", "most"), [(["moment1.v"], 0), ([], 3)])
 def test_where_a_stage_lists_no_states_that_another_one_lists(states, most):
     """The slice that is left of that stage is cut off; two that list the same are not."""
