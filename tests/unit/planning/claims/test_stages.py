@@ -6,6 +6,7 @@ from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.stages import Stages, find_stages
+from tests.support.inventories import slice_file
 
 BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
@@ -73,3 +74,12 @@ def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_
 @pytest.mark.parametrize(("axes", "alike"), [((0, 1), ()), ((0,), (0, 1, 2, 3)), ((), (0, 1, 2, 3))])
 def test_ranks_are_replicated_where_another_one_holds_the_same_part(axes, alike):
     assert Stages(4, {0: {"w": Layout("w", (2, 2), (axes,))}}, {}).replicated == frozenset(alike)
+
+
+@pytest.mark.parametrize(("misplaced", "named"), [("other", True), ("unknown", False)])
+def test_layouts_name_all_parameters_of_a_stage_where_a_slice_of_another_stage_lies(misplaced, named):
+    both = Stages(2, {0: {"words": rows("words")}, 1: {"other": rows("other")}}, {})
+    lists = {0: "words", 1: misplaced, 2: "other", 3: "other"}
+    slices = [slice_file(rank, names=(name,)) for rank, name in lists.items()]
+    assert both.names_all(0, slices) == named
+    assert both.names_all(1, slices)
