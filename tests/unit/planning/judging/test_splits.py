@@ -80,7 +80,7 @@ def facts_of(values, older, manifests=()):
     held = [(rank, step, value) for step, all_of in ((STEP, values), (OLDER, older)) for rank, value in all_of.items()]
     slices = []
     for rank, step, value in held:
-        file = slice_file(rank, step)
+        file = slice_file(rank, step, names=NAMES[: len(value)])
         if rank in manifests:
             run = manifests[rank] if isinstance(manifests, dict) else "run"
             file = replace(file, manifest=manifest(file, value, world_size=4, run_id=run))
@@ -102,6 +102,12 @@ def test_a_rank_whose_other_slices_are_unlike_those_of_a_source_is_no_replica_of
 def test_damage_in_one_place_of_another_step_shows_no_other_layout():
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
     assert why_no_replica(facts, 1, newest(facts, 0)) is None
+
+
+@pytest.mark.parametrize(("value", "shown"), [("ef", False), ("xf", True)])
+def test_a_slice_of_another_step_that_was_cut_off_shows_no_other_layout_unless_it_differs(value, shown):
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: value})
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
 
 
 @pytest.mark.parametrize(("runs", "shown"), [(("run", "run"), True), (("run", "other"), False)])
