@@ -121,7 +121,7 @@ def is_as_saved(own: Manifest | None, made: Manifest) -> bool:
     """
     if own is None or own.provenance.kind != "saved" or made.strategy_digest not in (None, own.strategy_digest):
         return False
-    fields = ("run_id", "rank", "world_size", "step", "file", "digests", "parameters", "group")
+    fields = ("run_id", "rank", "world_size", "step", "file", "size", "digests", "parameters", "group")
     return all(getattr(own, name) == getattr(made, name) for name in fields)
 
 

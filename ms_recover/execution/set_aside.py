@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
+from ms_recover.errors import FormatError, MissingInputError, MsRecoverError, VerificationError
 from ms_recover.file_names import BESIDE_SLICE, OUTVOTED_SUFFIX, SUPERSEDED_SUFFIX, aside_name
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.stores.store import Store, never
@@ -156,4 +156,5 @@ def explained_whole(doing: str, name: str, hint: str = "") -> Iterator[None]:
     except MsRecoverError as error:
         if isinstance(error.__cause__, OSError):
             raise from_os_error(error.__cause__, doing, name, hint) from error.__cause__
-        raise type(error)(f"{doing} {name}: {error}{'; ' * bool(hint)}{hint}") from error
+        kind = MsRecoverError if isinstance(error, FormatError) else type(error)  # no input: what lies there is no file
+        raise kind(f"{doing} {name}: {error}{'; ' * bool(hint)}{hint}") from error

@@ -106,6 +106,13 @@ def test_no_loss_of_a_damaged_tree_without_redundancy_is_called_recoverable_that
     assert check(tmp_path / "tree", tree, thorough=True) > 5
 
 
+def test_a_slice_that_does_not_give_what_it_lists_makes_a_tie_where_one_other_is_left(tmp_path):
+    tree = RandomTree.of(24)
+    assert tree.flipped
+    tree.make(tmp_path / "tree")
+    assert check(tmp_path / "tree", tree, thorough=True) > 5
+
+
 def groups_of(source, ranks, copies):
     order = list(range(ranks))
     source.shuffle(order)

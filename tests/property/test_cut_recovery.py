@@ -86,8 +86,23 @@ LISTS_AFTER_SEALING = CutScene(
 """Wrong rank lists beside slices whose manifests name their own ranks alone."""
 
 
+WRONG_SIZE = CutScene(
+    6,
+    1,
+    SAVED,
+    tuple(
+        CutStrike(kind, 0, STEPS[2], STEPS[0], 1, ())
+        for kind in ("bit flip in the last byte", "manifest with another size")
+    ),
+    frozenset(),
+    True,
+)
+"""A manifest that states the right contents, and a size that no such slice has."""
+
+
 @settings(max_examples=EXAMPLES)
 @given(scenes(SAVED))
+@example(WRONG_SIZE)
 def test_with_saved_manifests_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 

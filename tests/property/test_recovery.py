@@ -356,6 +356,15 @@ WRONG_LISTS = Scene(
     False,
 )
 """Lists that only manifests outvote, some of which the recovery writes anew."""
+MANIFEST_IN_THE_WAY = Scene(
+    3,
+    1,
+    SAVED,
+    tuple(Strike(kind, 2, STEPS[-1], STEPS[0], 2, (1, 0)) for kind in ("deduplicated alone", "manifest a directory")),
+    frozenset(),
+    False,
+)
+"""A slice that is to be set aside, with something beside it that is no file."""
 TWO_STRANGERS = Scene(
     3,
     2,
@@ -388,6 +397,7 @@ REWRITTEN_LIST = Scene(
 @example(scene(SAVED, "manifest of a larger world", BESIDE))
 @example(scene(SAVED, "a slice of another layout", BESIDE))
 @example(WRONG_LISTS)
+@example(MANIFEST_IN_THE_WAY)
 def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
     """Or a refusal that is documented; and nothing is left to do, nothing mixed, nothing taken from a stranger."""
     recover(scene)

@@ -232,8 +232,10 @@ class _Examination:
     def _complete(self, plan: Plan) -> None:
         rank = self.source.randrange(self.job.size)
         before = _files(self.tree.root)
+        asked = replace(self.options, lost=frozenset())  # the command has no --lost
+        self.tree = replace(self.tree, scene=replace(self.scene, options=asked))
         try:
-            result = api.complete(api.scan(self.tree.root), rank, replace(self.options, lost=frozenset()))
+            result = api.complete(api.scan(self.tree.root), rank, asked)
         except MsRecoverError:
             return
         after = _files(self.tree.root)

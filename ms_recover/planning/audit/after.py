@@ -13,6 +13,7 @@ from ms_recover.planning.audit.blocks import Ranks, StepHolders, join_parts
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, candidates_of
+from ms_recover.planning.judging.dealt_out import lacks_kinds
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.tree.candidates import experiments_beside
@@ -58,10 +59,11 @@ class Losable:
         held = join_parts([find_holders(one.supply) for one in choice.shown.value.parts])
         return held, next((one.reason for one in choice.rejected if one.step == steps[0].step), "")
 
-    def most_lost(self, domains: int) -> int:
+    def most_lost(self, domains: int, *, assumed: bool = False) -> int:
         """Return how many of some domains may be lost at once so that the plan after each such loss is asked.
 
-        None where that shows no more than the holders of blocks do, or losses are many.
+        None where that shows no more than the holders of blocks do, or losses are many. What holders are `assumed` to
+        hold a plan reads.
         """
         slices = len(self._tree.facts.inventory.slices)
         losses, most = 0, 0
@@ -69,7 +71,7 @@ class Losable:
             losses += comb(domains, lost)
             if losses * slices <= _MOST_JUDGED:
                 most = lost
-        return most if most and not self._is_settled else 0
+        return most if most and (assumed or not self._is_settled) else 0
 
     @cached_property
     def _is_settled(self) -> bool:
@@ -101,7 +103,9 @@ def _agree(compared: Comparison) -> bool:
         structure.doubtful,
         compared.refuted,
     )
-    return not any(against) and _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
+    if any(against) or lacks_kinds(compared):
+        return False
+    return _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
 
 
 def _lists_agree(facts: Facts) -> bool:

@@ -85,6 +85,8 @@ class StepHolders:
         What is lost with such a set.
     ties : mapping of frozenset of int to str
         Those among all such sets whose loss leaves a vote undecided, so that no older step is tried.
+    assumed : bool
+        Whether a parameter without layout is called the same on all ranks though not all that hold it were read.
     """
 
     step: Step
@@ -98,6 +100,7 @@ class StepHolders:
     sure: Family
     why: Mapping[Ranks, str]
     ties: Mapping[Ranks, str] = field(default_factory=dict)
+    assumed: bool = False
 
 
 def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
@@ -118,6 +121,7 @@ def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
         sure=minimal(one for part in parts for one in part.sure),
         why=why,
         ties={loss: text for part in parts for loss, text in part.ties.items()},
+        assumed=any(part.assumed for part in parts),
     )
 
 

@@ -62,6 +62,7 @@ class _Finding:
         there = {*self.sound, *self.kept}
         self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in there) - self.idle
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
+        self._assumed = False
 
     def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
         """Return what was found."""
@@ -96,6 +97,7 @@ class _Finding:
             sure=minimal(lost) if tied else family,
             why={loss: why[loss] for loss in family},
             ties=tied,
+            assumed=self._assumed,
         )
 
     def _by_stage(self) -> dict[int, list[int]]:
@@ -180,7 +182,8 @@ class _Finding:
                 having = Counter(listed[rank_kind[rank]] for rank in holders if listed[rank_kind[rank]] is not None)
                 expected = max(having, key=lambda one: having[one], default=None)
                 holders = [rank for rank in holders if listed[rank_kind[rank]] == expected]
-                there = [rank for rank in there if rank not in rank_kind or listed[rank_kind[rank]] is not None]
+                name, slices = kind.names[0], self.index.slices  # one that lists it and does not give it needs it
+                there = [rank for rank in there if rank not in slices or name in slices[rank].listed.index]
                 if expected is None or not there:
                     continue
                 whole = self.index.whole_tensors(there[0], expected)
@@ -206,10 +209,13 @@ class _Finding:
                 own = (rank,) if rank in self.sound else ()
                 yield HeldBlock(kind=kind, holders=own, bytes=size), (rank,)
             return
-        contents = {index.digest(rank, name) for rank in there} - {None}
+        digests = {index.digest(rank, name) for rank in there}
+        contents = digests - {None}
         counter = parameter is not None and index.is_counter(parameter)
         known = len(contents) == 1 or counter or not self.facts.options.quick
         if (len(contents) < 2 and known) or (counter and index.may_differ(name, there)):
+            one_group = len({self.facts.groups.of(rank) for rank in needing}) < 2
+            self._assumed |= None in digests and not (counter or one_group)
             everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
             yield HeldBlock(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
             return

@@ -63,7 +63,8 @@ class Losses:
     ) -> None:
         self.steps, self.level, self._finest, self._bandwidth = steps, level, finest, bandwidth
         self._tree = tree
-        self.most_asked = tree.most_lost(len(level.domains)) if tree is not None else 0
+        assumed = any(one.assumed for one in steps)
+        self.most_asked = tree.most_lost(len(level.domains), assumed=assumed) if tree is not None else 0
         """Domains that are lost at once, up to which each loss is asked about."""
         self._why: list[dict[Places, Ranks]] = []
         self.families: list[Family] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ms_recover.errors import ContradictionError
 from ms_recover.model.contents import NOTHING_READ, Contents
@@ -184,6 +185,7 @@ def _contradictions(
     names its own rank only.
     """
     found: dict[Group, str] = {}
+    names_all = cache(lambda stage: stages.names_all(stage, slices))
     for group in dict.fromkeys(groups):
         if alike.keys().isdisjoint(group):
             continue
@@ -196,7 +198,7 @@ def _contradictions(
             found[group] = (
                 f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
-        elif slices and len(group) < len(same) and stages.names_all(stages.of(first), slices):
+        elif slices and len(group) < len(same) and names_all(stages.of(first)):
             other = min(same.difference(group))
             found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
 from ms_recover.model.groups import rank_list
 from ms_recover.model.inventory import SliceFile, StrategyFile
+from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.claims.layouts import Cut, find_cuts
 
@@ -100,9 +101,16 @@ class Stages:
         return frozenset(ranks)
 
     def names_all(self, stage: int, slices: Iterable[SliceFile]) -> bool:
-        """Whether layouts name every parameter of a stage's slices but scalars, as far as these can be read."""
+        """Whether layouts name every parameter of a stage's slices but scalars, as far as these can be read.
+
+        A list that more slices of another stage have is that of a slice in a wrong place.
+        """
         named = self.layouts[stage]
-        lists = {file.parameters for file in slices if file.parameters and self.of(file.rank) == stage}
+        counts = Counter((self.of(file.rank), file.parameters) for file in slices if file.parameters)
+        most: dict[Sequence[Parameter], int] = defaultdict(int)
+        for (_, parameters), count in counts.items():
+            most[parameters] = max(most[parameters], count)
+        lists = [listed for (of, listed), count in counts.items() if of == stage and count == most[listed]]
         return bool(lists) and all(
             parameter.name in named or prod(parameter.shape) == 1 for parameters in lists for parameter in parameters
         )

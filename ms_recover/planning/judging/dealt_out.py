@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ms_recover.file_names import ANY_ORDER
+from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
@@ -195,6 +197,7 @@ def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
     Layouts may name those of all stages. What other stages have, by their layouts or their slices, says nothing.
     """
     named = Counter(name for layouts in facts.stages.layouts.values() for name in layouts)
+    saved = saved_kinds(facts.stages.layouts, lists)
     for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
         lists_of_stage = lists[stage]
         elsewhere = frozenset[str]().union(
@@ -202,7 +205,7 @@ def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
         )
         own = (name for name in facts.stages.layouts[stage] if named[name] == 1 and name not in elsewhere)
         kinds = families(own)
-        lacking = [_lacking(kinds, listed) for listed in lists_of_stage]
+        lacking = [lacking_names(kinds, listed, saved) for listed in lists_of_stage]
         first, *others = lists_of_stage.values()
         if (why := _unlike(first, others)) is not None:
             return why
@@ -212,9 +215,18 @@ def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
     return None
 
 
-def _lacking(kinds: Mapping[str, Names], listed: Names) -> Names:
-    """Return the weights that a list lacks, and the states of which it has others; no checkpoint leaves these out."""
-    found = [names - listed for kind, names in kinds.items() if not kind or not names.isdisjoint(listed)]
+def saved_kinds(layouts: Mapping[int, Collection[str]], lists: Mapping[int, Iterable[Names]]) -> frozenset[str]:
+    """Return the kinds of trainable parameters, as `families` has them, of which slices of any stage list one."""
+    saved = set[str]()
+    for stage in layouts.keys() & lists.keys():
+        listed = frozenset[str]().union(*lists[stage])
+        saved.update(kind for kind, names in families(layouts[stage]).items() if not names.isdisjoint(listed))
+    return frozenset(saved)
+
+
+def lacking_names(kinds: Mapping[str, Names], listed: Collection[str], saved: Collection[str]) -> Names:
+    """Return the weights that a list lacks, and the states of `saved` kinds; no checkpoint leaves these out."""
+    found = [names.difference(listed) for kind, names in kinds.items() if not kind or kind in saved]
     return frozenset[str]().union(*found)
 
 
@@ -273,3 +285,125 @@ def _is_usual(facts: Facts, one: SliceFacts) -> bool:
     others = [other for step in facts.steps for other in facts.at(step, one.rank) if step != one.file.step]
     same_run = (other for other in others if other.file.prefix == one.file.prefix and other.file.problem is None)
     return all(other.listed == one.listed for other in same_run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Undamaged:
+    """The slices of a step and a prefix that may be whole, by stage, and the parameters that a stage must list as well.
+
+    These are the trainable ones of each kind of which a stage lists nothing, and other stages something. Layouts may
+    name those of all stages; they are none of one stage alone.
+    """
+
+    step: Step
+    slices: Mapping[int, Sequence[SliceFacts]]
+    unlisted: Mapping[int, Names]
+
+
+def find_cut_off(compared: Comparison) -> Comparison:
+    """Return the findings with damage to slices that end before parameters which no other slice has instead.
+
+    These are parts of parameters that the stage lists, of which every holder is there, and whole kinds of trainable
+    parameters that other stages list. Where nothing was dealt out, two slices were not cut off at the same place, and
+    what is left of one is the beginning of another.
+    """
+    facts, structure = compared.facts, compared.structure
+    damaged = dict(structure.damaged)
+    for at in _undamaged_steps(compared):
+        for stage in sorted(at.slices.keys() & facts.stages.layouts.keys()):
+            slices, unlisted = at.slices[stage], at.unlisted.get(stage, frozenset())
+            lists = {one.listed for one in slices}
+            names = frozenset[str]().union(*(listed.names for listed in lists))
+            if at.step in structure.deduplicated:
+                damaged |= _cut_among(facts, stage, slices, names | unlisted)
+                continue
+            begun = {one for one in lists if any(len(one) < len(other) and one == other[: len(one)] for other in lists)}
+            found = _cut_among(facts, stage, slices, names) if begun else {}
+            if unlisted and len(lists) == len(slices):
+                begun, found = lists, _ending_before(facts, slices, slices, min(unlisted))
+            damaged |= {one.path: found[one.path] for one in slices if one.listed in begun and one.path in found}
+    return replace(compared, structure=replace(structure, damaged=damaged))
+
+
+def lacks_kinds(compared: Comparison) -> bool:
+    """Whether a stage lists nothing of a kind of trainable parameters that others list, at some step.
+
+    Where one slice of such a stage is left, it is cut off.
+    """
+    return any(at.unlisted for at in _undamaged_steps(compared))
+
+
+def _undamaged_steps(compared: Comparison) -> Iterator[_Undamaged]:
+    """Yield the steps at which layouts may show that a slice without manifest is cut off, each prefix by itself."""
+    facts, damaged, layouts = compared.facts, compared.structure.damaged, compared.facts.stages.layouts
+    if facts.kind is not None or facts.stages.problem is not None:
+        return
+    covers = facts.stages.covers
+    named = Counter(name for names in layouts.values() for name in names)
+    kinds = {stage: families(names) for stage, names in layouts.items()}
+    own = {stage: families(name for name in names if named[name] == 1) for stage, names in layouts.items()}
+    for step in facts.steps:
+        every = facts.counted_at(step)
+        if all(one.manifest is not None for one in every):
+            continue
+        usable = [one for one in every if _is_usable(one) and one.path not in damaged and covers(one.file)]
+        prefixes = dict.fromkeys(one.file.prefix for one in usable)
+        for prefix in prefixes:
+            slices = usable if len(prefixes) == 1 else [one for one in usable if one.file.prefix == prefix]
+            by_stage = grouped(slices, lambda one: facts.stages.of(one.rank))
+            saved = {stage: _kinds_in(kinds[stage], by_stage[stage]) for stage in by_stage.keys() & kinds.keys()}
+            lacking = {stage: frozenset[str]().union(*saved.values()) - found for stage, found in saved.items()}
+            unlisted = {
+                stage: frozenset[str]().union(*(names for kind, names in own[stage].items() if kind in lacking[stage]))
+                for stage in lacking
+            }
+            unlisted = {stage: names for stage, names in unlisted.items() if names}
+            yield _Undamaged(step=step, slices=by_stage, unlisted=unlisted)
+
+
+def _kinds_in(kinds: Mapping[str, Names], slices: Iterable[SliceFacts]) -> frozenset[str]:
+    """Return the kinds of which slices list a parameter."""
+    lists = {one.listed for one in slices}
+    return frozenset(kind for kind, names in kinds.items() if any(not names.isdisjoint(one.names) for one in lists))
+
+
+def _cut_among(facts: Facts, stage: int, slices: Sequence[SliceFacts], names: Names) -> dict[str, str]:
+    """Find the slices that may have ended with a part of a parameter of which every holder is there and none has it."""
+    damaged: dict[str, str] = {}
+    of_rank = grouped(slices, lambda one: one.rank)
+    for cut in facts.stages.cuts[stage]:
+        wanted = frozenset(name for name in cut.names & names if not name.startswith(NOT_SHARDED))
+        holders: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank, part in zip(facts.stages.ranks(stage), cut.parts, strict=True) if wanted else ():
+            holders[part].append(rank)
+        for ranks in holders.values():
+            if not of_rank.keys() >= set(ranks):
+                continue
+            held = [one for rank in ranks for one in of_rank[rank]]
+            for name in sorted(wanted.difference(*(one.listed.names for one in held))):
+                damaged |= _ending_before(facts, held, slices, name)
+    return damaged
+
+
+def _ending_before(
+    facts: Facts, holders: Iterable[SliceFacts], slices: Sequence[SliceFacts], name: str
+) -> dict[str, str]:
+    """Return those of the holders of a parameter that may have been cut off before it.
+
+    One with a manifest was saved as it is, and so was one that lists what it did at another step, or what comes behind.
+    """
+    listing = {one.listed for one in slices if name in one.listed.index}
+    behind = frozenset(later.name for listed in listing for later in listed[listed.index[name] :])
+    why = f"ends too early: {facts.stages.paths[facts.stages.of(slices[0].rank)]} names {name!r}, which no slice has"
+    return {
+        one.path: f"{why} that holds the same part"
+        for one in holders
+        if one.manifest is None and not one.path.endswith(ANY_ORDER)
+        if behind.isdisjoint(one.listed.names) and not _was_listed(facts, one)
+    }
+
+
+def _was_listed(facts: Facts, one: SliceFacts) -> bool:
+    """Whether a rank's slice of another step lists the same."""
+    others = (other for step in facts.steps for other in facts.at(step, one.rank) if step != one.file.step)
+    return any(other.listed == one.listed and other.file.prefix == one.file.prefix for other in others)

@@ -16,7 +16,7 @@ from ms_recover.model.grouped import grouped
 from ms_recover.model.steps import Step
 from ms_recover.planning.claims.manifest_check import check_header
 from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
-from ms_recover.planning.judging.dealt_out import find_dealt, forgive_dealt
+from ms_recover.planning.judging.dealt_out import find_cut_off, find_dealt, forgive_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, Ruling
 from ms_recover.planning.judging.structure import compare_structure, list_the_same
 from ms_recover.planning.tree.facts import NAN_EVERYWHERE, Facts, SliceFacts
@@ -315,6 +315,11 @@ RULES: Sequence[Rule] = (
         "dealt not cut",
         "All that a slice lacks beside its replicas lies with them, so it was dealt out and is not damaged.",
         compare=forgive_dealt,
+    ),
+    Rule(
+        "cut off",
+        "A slice ends before parameters that layouts name and no other slice has in its stead.",
+        compare=find_cut_off,
     ),
     Rule(
         "conflicting lists",

@@ -66,10 +66,10 @@ def shows_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote) -> bool
 def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
 
-    Steps at which they are of different runs show nothing. They agree at no other, and at each they list other
-    parameters, or differ in several, or in most of their bytes: damage strikes one slice of one step, and in one place.
-    So it is where they differ in just what a strategy file cuts between them, though others of its stage say otherwise;
-    or where they differ in one and the same parameter at several steps.
+    Steps at which they are of different runs, or one was cut off, show nothing. They agree at no other, and at each
+    they list other parameters, or differ in several, or in most of their bytes: damage strikes one slice of one step,
+    and in one place. So it is where they differ in just what a strategy file cuts between them, though others of its
+    stage say otherwise; or where they differ in one and the same parameter at several steps.
     """
     shown: list[str] = []
     always: set[str] | None = None
@@ -78,13 +78,22 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
             continue
         if mine.file.encryption is not None:
             return None
-        shown.append(f"{mine.path} and {theirs.path}")
         differ = _known_to_differ(facts, mine, theirs)
+        if not differ and _is_beginning(*sorted((mine, theirs), key=lambda one: len(one.listed))):
+            continue
+        shown.append(f"{mine.path} and {theirs.path}")
         if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
             always = differ if always is None else always & differ
     if not shown or (always is not None and (not always or len(shown) < 2)):
         return None
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs"
+
+
+def _is_beginning(short: SliceFacts, long: SliceFacts) -> bool:
+    """Whether a slice lists what another one begins with, as one that was cut off does, and holds large parameters."""
+    begun = len(short.listed) < len(long.listed) and short.listed == long.listed[: len(short.listed)]
+    known = all(one.digest_of(parameter.name) is not None for one in (short, long) for parameter in short.listed)
+    return begun and known and not all(parameter.is_counter for parameter in short.listed)
 
 
 def _is_apart(one: SliceFacts, other: SliceFacts, differ: Collection[str]) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.layouts import NOT_SHARDED, shape_at
-from ms_recover.planning.judging.dealt_out import families
+from ms_recover.planning.judging.dealt_out import families, lacking_names, saved_kinds
 from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.supply.parameters import ParameterIndex
@@ -121,7 +123,7 @@ def stated_parameters(index: ParameterIndex, rank: int) -> tuple[Parameter, ...]
         for other in facts.steps
         for slice_ in facts.at(other, rank)
         if other != step and slice_.file.problem is None and slice_.file.encryption is None
-        if slice_.file.prefix in index.prefixes
+        if slice_.file.prefix in index.prefixes and slice_.path not in index.judgement.structure.damaged
         if slice_.manifest is None or not index.runs or slice_.manifest.run_id in index.runs
     ]
     nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
@@ -283,27 +285,45 @@ class LostNames:
         """Return what layouts name and checkpoints of the stage leave out.
 
         All parameters of a kind, if none is listed although there are enough of them for every replica to get one,
-        whatever a step lacks of which every slice of the stage is there, and what other stages list.
+        whatever a step lacks of which every slice of the stage is there and none is known to be damaged, and what
+        other stages list. Trainable parameters of a kind that some stage saves are left out of no checkpoint.
         """
         index, layouts = self._index, self._index.stages.layouts[stage]
         cuts = index.stages.cuts[stage]
         replicas = max((max(Counter(cut.parts).values()) for cut in cuts), default=1)
-        kinds = [kind for kind in families(layouts).values() if len(kind) >= replicas and kind.isdisjoint(listed)]
-        never = {name for kind in kinds for name in kind}
+        kinds = {kind: names for kind, names in families(layouts).items() if kind not in self._saved_kinds}
+        never = {name for names in kinds.values() if len(names) >= replicas for name in names}
         if not any(name.startswith(NOT_SHARDED) for name in listed):
             never.update(name for name in layouts if name.startswith(NOT_SHARDED))
         for step in index.facts.steps:
-            of_ranks = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
-            whole = [
-                one
-                for slices in of_ranks
-                for one in slices
-                if one.file.prefix in index.prefixes and one.file.problem is None and one.file.encryption is None
-            ]
-            if len({one.rank for one in whole}) == len(of_ranks):
-                never.update(frozenset(layouts).difference(*(one.listed.index for one in whole)))
+            whole = [one for rank in index.stages.ranks(stage) for one in self._undamaged(step, rank)]
+            if len({one.rank for one in whole}) == index.stages.devices:
+                never.update(frozenset(layouts).difference(*(one.listed.index for one in whole)) - self._certain(stage))
         others = (index.slices[kind[0]].listed for one, kinds in index.kinds.items() if one != stage for kind in kinds)
         return frozenset(never).union(*(listed.index for listed in others))
+
+    def _undamaged(self, step: Step, rank: int) -> Iterator[SliceFacts]:
+        """Yield the slices of a rank that nothing speaks against; at the step itself the one that is sound."""
+        index = self._index
+        for one in index.facts.at(step, rank):
+            intact = one.file.problem is None and one.file.encryption is None and one.file.prefix in index.prefixes
+            if step == index.judgement.step:
+                intact = intact and index.is_sound(rank) and index.slices[rank] is one
+            if intact and one.path not in index.judgement.structure.damaged:
+                yield one
+
+    def _certain(self, stage: int) -> frozenset[str]:
+        """Return the parameters that only this stage's layouts name and checkpoints with states of their kind have."""
+        every = self._index.stages.layouts
+        named = Counter(name for layouts in every.values() for name in layouts)
+        own = families(name for name in every[stage] if named[name] == 1)
+        return lacking_names(own, (), self._saved_kinds)
+
+    @cached_property
+    def _saved_kinds(self) -> frozenset[str]:
+        index = self._index
+        lists = {stage: [index.slices[kind[0]].listed.names for kind in kinds] for stage, kinds in index.kinds.items()}
+        return saved_kinds(index.stages.layouts, lists)
 
     def _stated_by_others(self, stage: int) -> frozenset[str]:
         """Return what other lost slices had, by their manifests or their slices of other steps."""

@@ -1,8 +1,12 @@
 """Which losses of a tree a plan is asked about."""
 
+from dataclasses import replace
+
 import pytest
 
+from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.audit.after import Losable
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -13,7 +17,11 @@ def losable(slices, groups, **options):
     def ask(ranks):
         raise AssertionError(ranks)
 
-    return Losable(Parts(TreeFacts(tree(slices, groups), PlanOptions(quick=True, **options))), ask)
+    return of_tree(tree(slices, groups), ask, **options)
+
+
+def of_tree(inventory, ask=None, **options):
+    return Losable(Parts(TreeFacts(inventory, PlanOptions(quick=True, **options))), ask)
 
 
 def sound(ranks):
@@ -22,6 +30,24 @@ def sound(ranks):
 
 def test_none_where_every_slice_is_sound():
     assert losable(sound(8), pairs(8)).most_lost(8) == 0
+
+
+def test_where_holders_are_assumed_to_hold_the_same():
+    assert losable(sound(8), pairs(8)).most_lost(8, assumed=True) == 3
+
+
+@pytest.mark.parametrize(("states", "most"), [(["moment1.v"], 0), ([], 3)])
+def test_where_a_stage_lists_no_states_that_another_one_lists(states, most):
+    """The slice that is left of that stage is cut off; two that list the same are not."""
+    lists = [["w", "moment1.w"]] * 2 + [["v", *states]] * 2
+    slices = [slice_file(rank, names=("global_step", *names)) for rank, names in enumerate(lists)]
+    files = tuple(
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((rank // 2,), 2, layouts), "s")
+        for rank, name in ((0, "w"), (2, "v"))
+        for layouts in [tuple(Layout(one, (2,), ((),)) for one in (name, f"moment1.{name}"))]
+    )
+    groups = {rank: [rank // 2 * 2, rank // 2 * 2 + 1] for rank in range(4)}
+    assert of_tree(replace(tree(slices, groups), strategy_files=files)).most_lost(4) == most
 
 
 def test_up_to_three_domains_of_a_small_tree_where_a_slice_is_damaged():

@@ -6,6 +6,7 @@ from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.stages import Stages, find_stages
+from tests.support.inventories import slice_file
 
 BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
@@ -112,3 +113,12 @@ def test_a_strategy_file_of_the_json_form_flattens_nested_dimensions(flat, neste
         {},
     )
     assert (found.problem is None) == same
+
+
+@pytest.mark.parametrize(("misplaced", "named"), [("other", True), ("unknown", False)])
+def test_layouts_name_all_parameters_of_a_stage_where_a_slice_of_another_stage_lies(misplaced, named):
+    both = Stages(2, {0: {"words": rows("words")}, 1: {"other": rows("other")}}, {})
+    lists = {0: "words", 1: misplaced, 2: "other", 3: "other"}
+    slices = [slice_file(rank, names=(name,)) for rank, name in lists.items()]
+    assert both.names_all(0, slices) == named
+    assert both.names_all(1, slices)

@@ -39,6 +39,7 @@ def test_the_order_of_the_rules_is_fixed():
         "doubles",
         "dealt out",
         "dealt not cut",
+        "cut off",
         "conflicting lists",
         "another layout",
         "unlike a manifest",

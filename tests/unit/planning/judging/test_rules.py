@@ -319,6 +319,58 @@ def test_rule_dealt_not_cut_forgives_a_short_slice_whose_replica_has_the_rest_an
     assert path(1) in findings(tree(slices, PAIRS)).structure.damaged
 
 
+@pytest.mark.parametrize(
+    ("last", "changes", "damaged"),
+    [
+        ((), {}, True),
+        (("moment1.w",), {}, False),
+        (("behind",), {}, False),
+        ((), {"manifest": True}, False),
+        ((), {"older": True}, False),
+    ],
+    ids=["cut", "whole", "has what comes behind", "saved so", "listed the same before"],
+)
+def test_rule_cut_off_finds_the_end_of_a_slice_that_lacks_what_was_dealt_to_it(last, changes, damaged):
+    """Ranks 0 and 1 hold one half of every parameter, ranks 2 and 3 the other."""
+    names = ("y", "x", "w", "moment1.w", "behind")
+    dealt = [("y", "x", "w"), ("moment1.w", "behind"), ("y", "w", "behind"), ("x", *last)]
+    slices = [slice_file(rank, names=("global_step", *held)) for rank, held in enumerate(dealt)]
+    if "manifest" in changes:
+        slices[3] = backed(slices[3], "a", pairs=False, group=(3,))
+    older = [slice_file(3, OLDER, names=("global_step", *dealt[3]))] if "older" in changes else []
+    groups = {rank: [rank] for rank in range(4)}
+    cut = with_layouts(tree([*slices, *older], groups), *(Layout(name, (2, 2), ((1,),)) for name in names))
+    found = findings(cut).structure
+    assert STEP in found.deduplicated
+    assert set(found.damaged) == ({path(3)} if damaged else set())
+
+
+@pytest.mark.parametrize(
+    ("there", "states", "damaged"), [((3,), True, True), ((2, 3), True, False), ((3,), False, False)]
+)
+def test_rule_cut_off_finds_a_slice_without_the_states_that_another_stage_saves(there, states, damaged):
+    """Ranks 0 and 1 are the first stage; two slices were not cut off at the same place."""
+    first = [slice_file(rank, names=("global_step", "w", *(["moment1.w"] if states else []))) for rank in range(2)]
+    slices = [*first, *(slice_file(rank, names=("global_step", "v")) for rank in there)]
+    groups = {rank: [rank // 2 * 2, rank // 2 * 2 + 1] for rank in range(4)}
+    files = tuple(
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((rank // 2,), 2, layouts), "s")
+        for rank, name in ((0, "w"), (2, "v"))
+        for layouts in [tuple(Layout(one, (2,), ((),)) for one in (name, f"moment1.{name}"))]
+    )
+    found = findings(replace(tree(slices, groups), strategy_files=files)).structure
+    assert set(found.damaged) == ({path(3)} if damaged else set())
+
+
+def test_rule_cut_off_leaves_the_weights_of_a_run_beside_slices_with_states_of_another():
+    weights = [slice_file(rank, names=("global_step", "w"), prefix="later") for rank in range(4)]
+    others = [slice_file(rank, names=("global_step", "w", "moment1.w")) for rank in range(2)]
+    layouts = (Layout("w", (4,), ((0,),)), Layout("moment1.w", (4,), ((0,),)))
+    groups = {rank: [rank] for rank in range(4)}
+    damaged = findings(with_layouts(tree([*weights, *others], groups), *layouts)).structure.damaged
+    assert damaged.keys().isdisjoint(path(rank, "later-2_8.ckpt") for rank in (2, 3))
+
+
 def test_rule_refuted_layouts_names_the_strategy_file_that_contents_of_a_step_contradict():
     alone = tree(plain(), {rank: [rank] for rank in range(4)})
     alike = with_layouts(alone, *(Layout(name, (4,), ((),)) for name in NAMES[:3]))

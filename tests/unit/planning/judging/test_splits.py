@@ -80,7 +80,7 @@ def facts_of(values, older, manifests=(), change=lambda file: file, files=()):
     held = [(rank, step, value) for step, all_of in ((STEP, values), (OLDER, older)) for rank, value in all_of.items()]
     slices = []
     for rank, step, value in held:
-        file = change(slice_file(rank, step))
+        file = change(slice_file(rank, step, names=NAMES[: len(value)]))
         if rank in manifests:
             run = manifests[rank] if isinstance(manifests, dict) else "run"
             file = replace(file, manifest=manifest(file, value, world_size=4, run_id=run))
@@ -114,6 +114,12 @@ def test_a_parameter_of_most_bytes_that_differs_at_another_step_shows_another_la
         return replace(file, parameters=(replace(first, nbytes=nbytes), *others))
 
     facts = facts_of({0: "abcd"}, {0: "efgh", 1: "xfgh"}, change=with_large)
+    assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [("ef", False), ("xf", True)])
+def test_a_slice_of_another_step_that_was_cut_off_shows_no_other_layout_unless_it_differs(value, shown):
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: value})
     assert (why_no_replica(facts, 1, newest(facts, 0)) is not None) == shown
 
 
