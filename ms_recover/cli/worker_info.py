@@ -32,7 +32,7 @@ def command(root: str, engine: EngineOptions) -> int:
     """
     import os
 
-    from ms_recover.engine.node_urls import NodeTree, is_node_url
+    from ms_recover.engine.nodes import NodeTree, is_node_url
     from ms_recover.engine.report_json import reports_to_json
 
     tree = NodeTree.parse(root) if is_node_url(root) else NodeTree(("*",), os.path.abspath(root))

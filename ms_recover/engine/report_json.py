@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from ms_recover.engine.node_urls import NodeTree
+from ms_recover.engine.nodes import NodeTree
 from ms_recover.engine.workers import RootIdentity, RootReport, WorkerReport
 from ms_recover.formats.codec import Count, Fields, Size, fill, to_json
 from ms_recover.version import __version__

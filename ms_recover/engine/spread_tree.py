@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ms_recover.engine import tasks
 from ms_recover.engine.doubles import Copy, contradiction, find_copies
-from ms_recover.engine.engine import Engine, gather, settle
+from ms_recover.engine.engine import Engine, Task
 from ms_recover.engine.homes import find_homes, parse_homes
 from ms_recover.engine.inventories import completed, named_files, sharing, why_empty
-from ms_recover.engine.node_urls import NodeTree, is_node_url
+from ms_recover.engine.nodes import NodeTree, find_nodes, find_shared, is_node_url
 from ms_recover.engine.outcomes import joined, lost_outcome, outcome_at
 from ms_recover.engine.parts import Layout, documents_of, part_of, sources_of, takes_part, with_places, written_ranks
-from ms_recover.engine.places import find_nodes, find_shared
 from ms_recover.engine.roots import look_at
 from ms_recover.engine.workers import Node
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
@@ -29,7 +26,6 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import Outcome
-from ms_recover.model.places import Obstacle
 from ms_recover.model.plan import Action, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
@@ -40,8 +36,6 @@ from ms_recover.planning.tree.union import unite
 from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
-_MOST_SLICES = 16
-_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,8 @@ class SpreadTree:
         named = named_files(options)
         own = replace(options, group_info=(), strategy=())
         there = [node for node in nodes if not node.gone]
-        found = iter(gather([self._submit(tasks.scan_node, node, own, progress=progress) for node in there]))
+        scans = [Task(node, tasks.scan_node, (node, own)) for node in there]
+        found = iter(self._engine.run(scans, progress=progress))
         inventories = sharing(next(found) if not node.gone else Inventory(root=node.label) for node in nodes)
         if not any(inventory.ranks for inventory in inventories) and not options.may_be_empty:
             where = "; ".join(f"{inventory.root}: {why_empty(inventory)}" for inventory in inventories[:3])
@@ -112,25 +107,26 @@ class SpreadTree:
             When a node is lost, or another node has a slice of the same name with other contents.
         """
         scanned = self._known()
-        batches: list[tuple[Node, list[SliceFile]]] = []
         again: list[tuple[SliceFile, Copy]] = []
         wanted: dict[int, list[SliceFile]] = {}
         for file in files:
             wanted.setdefault(scanned.holders[file.path], []).append(file)
             again += [(file, copy) for copy in scanned.copies.get(file.path, ())]
-        for index, theirs in wanted.items():
-            batches += [(scanned.nodes[index], batch) for batch in _batches(theirs)]
         expect_bytes(progress, sum(file.size for file in files) + sum(file.size for file, _ in again))
-        read = [self._submit(tasks.read_slices, node, batch, from_device, progress=progress) for node, batch in batches]
-        reread = [
-            self._submit(tasks.read_slices, scanned.nodes[copy.node], [copy.file], from_device, progress=progress)
-            for _, copy in again
+        reads = [
+            Task(node, tasks.read_slices, (node, share, from_device))
+            for node, theirs in ((scanned.nodes[index], theirs) for index, theirs in wanted.items())
+            for share in _shares(theirs, len(node.workers))
         ]
-        results = gather([*read, *reread])
+        for _, copy in again:
+            node = scanned.nodes[copy.node]
+            reads.append(Task(node, tasks.read_slices, (node, [copy.file], from_device)))
+        results = self._engine.run(reads, progress=progress)
+        first = len(reads) - len(again)
         contents = Contents()
-        for found in results[: len(read)]:
+        for found in results[:first]:
             contents = contents.merged(found)
-        for (file, copy), found in zip(again, results[len(read) :], strict=True):
+        for (file, copy), found in zip(again, results[first:], strict=True):
             _compare(file, copy, contents, found, scanned)
         return contents
 
@@ -225,82 +221,68 @@ class SpreadTree:
         outcomes: list[Outcome] = []
         waves = waves_of(planned) or ((),)
 
-        def start(node: Node, part: Plan, away: Mapping[str, Node]) -> Future[Outcome]:
-            given = (part, away, jobs, verify, plan.step is None)
-            return self._submit(tasks.apply_node, node, *given, progress=progress)
+        def carry_out(parts: Sequence[tuple[Node, Plan, Mapping[str, Node]]]) -> list[Outcome]:
+            given = [(node, part, away, jobs, verify, plan.step is None) for node, part, away in parts]
+            ends = self._engine.run_each([Task(one[0], tasks.apply_node, one) for one in given], progress=progress)
+            return [_outcome_of(node, part, end) for (node, part, _), end in zip(parts, ends, strict=True)]
 
         for number, wave in enumerate(waves):
             now = replace(plan, set_aside=())
-            outcomes += self._apply_wave(now, wave, layout, start, last=number == len(waves) - 1)
+            outcomes += carry_out(self._parts(now, wave, layout, last=number == len(waves) - 1))
         made = joined(plan, planned, outcomes, verify)
         if plan.set_aside and not made.failed:
             aside = replace(plan, group_files=(), meta_files=(), strategy_files=())
-            outcomes += self._apply_wave(aside, (), layout, start, last=True)
+            outcomes += carry_out(self._parts(aside, (), layout, last=True))
             made = joined(plan, planned, outcomes, verify)
         if made.exit_code == 0 and plan.step is not None:
             made = self._with_documents(made, plan, layout)
         return made
 
-    def _apply_wave(
-        self,
-        plan: Plan,
-        wave: Sequence[Action],
-        layout: Layout,
-        start: Callable[[Node, Plan, Mapping[str, Node]], Future[Outcome]],
-        *,
-        last: bool,
-    ) -> list[Outcome]:
-        """Let each node do its part of a wave of actions, and with the `last` what follows them."""
+    def _parts(
+        self, plan: Plan, wave: Sequence[Action], layout: Layout, *, last: bool
+    ) -> list[tuple[Node, Plan, Mapping[str, Node]]]:
+        """Return what each node does of a wave of actions, of the `last` with what follows, and whom it reads from."""
         scanned = self._known()
-        started: list[tuple[Node, Plan, Future[Outcome]]] = []
+        parts: list[tuple[Node, Plan, Mapping[str, Node]]] = []
         for index, node in enumerate(scanned.nodes):
             part = part_of(plan, index, wave, layout, last=last)
             small = part.group_files or part.meta_files or part.strategy_files or part.set_aside
-            if not (part.actions or part.partials or small):
-                continue
-            away = {path: scanned.nodes[held] for path, held in sources_of(part, index, layout.holders).items()}
-            started.append((node, part, start(node, part, away)))
-        settle([future for _, _, future in started])
-        outcomes = []
-        for node, part, future in started:
-            try:
-                outcomes.append(outcome_at(node.label, future.result()))
-            except MsRecoverError as error:
-                outcomes.append(lost_outcome(node.label, part, error))
-        return outcomes
+            if part.actions or part.partials or small:
+                away = sources_of(part, index, layout.holders)
+                parts.append((node, part, {path: scanned.nodes[held] for path, held in away.items()}))
+        return parts
 
     def _with_documents(self, made: Outcome, plan: Plan, layout: Layout) -> Outcome:
         """Write the documents of iterations on every node that takes part, once all slices are there."""
         scanned = self._known()
-        started = []
+        started: list[Task] = []
         for index, node in enumerate(scanned.nodes):
             writes = documents_of(plan, index, layout, scanned.whole) if takes_part(index, layout) else ()
             if writes:
-                started.append((node, self._submit(tasks.write_documents, node, writes, plan.follow)))
+                started.append(Task(node, tasks.write_documents, (node, writes, plan.follow)))
         written: set[str] = set()
         errors, code = [], 0
-        for (node, _), (targets, error) in zip(started, gather([future for _, future in started]), strict=True):
+        for task, (targets, error) in zip(started, self._engine.run(started), strict=True):
             written.update(targets)
             if error is not None:
-                errors.append(f"{node.label}: {error}")
+                errors.append(f"{task.node.label}: {error}")
                 code = max(code, error.exit_code)
         return replace(made, documents=tuple(sorted(written)), errors=tuple(errors), exit_code=code)
 
     def _with_obstacles(self, plan: Plan, layout: Layout) -> Plan:
         """Let each node that is there find what keeps its part of a plan that was just made from being written."""
         scanned = self._known()
-        started: list[tuple[Node, Future[tuple[Obstacle, ...]]]] = []
+        started: list[Task] = []
         for index, node in enumerate(scanned.nodes):
             part = part_of(plan, index, plan.actions, layout, last=True)
             if takes_part(index, layout):
                 part = replace(part, documents=documents_of(plan, index, layout, scanned.whole))
             if part.changes_anything and not node.gone:
                 away = sources_of(part, index, layout.holders)
-                started.append((node, self._submit(tasks.find_obstacles, node, part, tuple(away))))
-        found = gather([future for _, future in started])
+                started.append(Task(node, tasks.find_obstacles, (node, part, tuple(away))))
         named = [
-            replace(one, reason=f"{node.label}: {one.reason}")
-            for (node, _), obstacles in zip(started, found, strict=True)
+            replace(one, reason=f"{task.node.label}: {one.reason}")
+            for task, obstacles in zip(started, self._engine.run(started), strict=True)
             for one in obstacles
         ]
         return replace(plan, obstacles=tuple(named))
@@ -323,12 +305,13 @@ class SpreadTree:
         by_node: dict[int, list[tuple[SliceFile, Evidence]]] = {}
         for file, evidence in slices:
             by_node.setdefault(scanned.holders[file.path], []).append((file, evidence))
-        futures = []
+        seals = []
         for index, theirs in by_node.items():
             known = {file.path: digests[file.path] for file, _ in theirs}
             members = {file.rank: groups[file.rank] for file, _ in theirs if file.rank in groups}
-            futures.append(self._submit(tasks.seal_node, scanned.nodes[index], theirs, members, world_size, known))
-        sealed = {path for paths in gather(futures) for path in paths}
+            node = scanned.nodes[index]
+            seals.append(Task(node, tasks.seal_node, (node, theirs, members, world_size, known)))
+        sealed = {path for paths in self._engine.run(seals) for path in paths}
         return [file.path for file, _ in slices if file.path in sealed]
 
     def _make_roots(self, layout: Layout) -> None:
@@ -337,7 +320,8 @@ class SpreadTree:
         wanted = [
             index for index, node in enumerate(scanned.nodes) if node.gone and index in set(layout.homes.values())
         ]
-        made = gather([self._submit(tasks.make_node, scanned.nodes[index]) for index in wanted])
+        lost = [scanned.nodes[index] for index in wanted]
+        made = self._engine.run([Task(node, tasks.make_node, (node,)) for node in lost])
         nodes = list(scanned.nodes)
         for index, identity in zip(wanted, made, strict=True):
             nodes[index] = replace(nodes[index], identities=frozenset({identity}))
@@ -360,11 +344,6 @@ class SpreadTree:
             _log.info("%s: %d workers%s", node.label, len(node.workers), " and no root" if node.gone else "")
         return nodes
 
-    def _submit(
-        self, function: Callable[..., object], node: Node, *arguments: object, progress: Progress | None = None
-    ) -> Future[Any]:
-        return self._engine.submit(function, node, *arguments, where=node, progress=progress)
-
     def _known(self) -> _Scanned:
         if self._scanned is None:
             self.scan()
@@ -372,17 +351,23 @@ class SpreadTree:
         return self._scanned
 
 
-def _batches(files: Sequence[SliceFile]) -> list[list[SliceFile]]:
-    """Cut a list of slices so that a batch takes about a second; equal headers in one batch are read once."""
-    batches: list[list[SliceFile]] = []
-    size = 0
+def _shares(files: Sequence[SliceFile], workers: int) -> list[list[SliceFile]]:
+    """Deal slices out to the workers of a node, each about as many bytes."""
+    shares: list[list[SliceFile]] = [[] for _ in range(workers)]
+    sizes = [0] * workers
     for file in files:
-        if not batches or len(batches[-1]) >= _MOST_SLICES or size + file.size > _MOST_BYTES:
-            batches.append([])
-            size = 0
-        batches[-1].append(file)
-        size += file.size
-    return batches
+        least = sizes.index(min(sizes))
+        shares[least].append(file)
+        sizes[least] += file.size
+    return [share for share in shares if share]
+
+
+def _outcome_of(node: Node, part: Plan, end: Outcome | Exception) -> Outcome:
+    if isinstance(end, Outcome):
+        return outcome_at(node.label, end)
+    if isinstance(end, MsRecoverError):
+        return lost_outcome(node.label, part, end)
+    raise end
 
 
 def _compare(file: SliceFile, copy: Copy, contents: Contents, found: Contents, scanned: _Scanned) -> None:

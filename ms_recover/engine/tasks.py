@@ -41,7 +41,9 @@ def scan_node(node: Node, options: ScanOptions) -> Inventory:
 def read_slices(node: Node, files: Sequence[SliceFile], from_device: bool) -> Contents:
     """Return the digests of slices."""
     task = current()
-    return read_contents(task.open_root(node), files, Reading(progress=task.progress, from_device=from_device))
+    return read_contents(
+        task.open_root(node), files, Reading(jobs=task.threads, progress=task.progress, from_device=from_device)
+    )
 
 
 def seal_node(
