@@ -16,8 +16,8 @@ from statistics import median
 
 from ms_recover import api
 from ms_recover.engine import open_engine
-from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.testing.trees import make_tree
+from ms_recover.verbs.spread_tree import SpreadTree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.dask_cluster import DaskCluster

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from ms_recover.engine.report_json import WorkerInfoFields
+from ms_recover.engine.workers import WorkerInfoFields
 from ms_recover.formats.audit_json import AuditFields
 from ms_recover.formats.codec import schema
 from ms_recover.formats.history_json import HistoryFields

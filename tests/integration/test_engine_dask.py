@@ -13,10 +13,10 @@ import pytest
 
 from ms_recover import api
 from ms_recover.engine import open_engine, tasks
-from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.spread_tree import SpreadTree
 from tests.support.command_line import in_this_process
 from tests.support.dask_cluster import REPOSITORY, DaskCluster
 from tests.support.engine_tasks import count_twice, on_all

@@ -11,7 +11,6 @@ from ms_recover import api
 from ms_recover.engine import open_engine
 from ms_recover.engine.engine import LocalEngine, Task
 from ms_recover.engine.nodes import find_shared
-from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.report_json import verification_to_json
@@ -19,6 +18,7 @@ from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.spread_tree import SpreadTree
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.iteration_trees import unpack
 from tests.support.mishaps import overwrite

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ms_recover.engine import tasks
-from ms_recover.engine.doubles import Copy, contradiction, find_copies
 from ms_recover.engine.engine import Engine, Task
-from ms_recover.engine.homes import find_homes, parse_homes
-from ms_recover.engine.inventories import completed, named_files, sharing, why_empty
 from ms_recover.engine.nodes import NodeTree, find_nodes, find_shared, is_node_url
-from ms_recover.engine.outcomes import joined, lost_outcome, outcome_at
-from ms_recover.engine.parts import Layout, documents_of, part_of, sources_of, takes_part, with_places, written_ranks
 from ms_recover.engine.roots import look_at
 from ms_recover.engine.workers import Node
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.joint.homes import find_homes, parse_homes
+from ms_recover.joint.shares import (
+    documents_of,
+    joined,
+    lost_outcome,
+    outcome_at,
+    share_of,
+    sources_of,
+    with_homes,
+    written_ranks,
+)
+from ms_recover.joint.union import Double, Union, contradiction, find_doubles, sharing, unite
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import Outcome
-from ms_recover.model.plan import Action, Plan, waves_of
+from ms_recover.model.plan import Action, DocumentWrite, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
 from ms_recover.model.verdicts import Evidence
 from ms_recover.planning.plan.explain import explain_planned
 from ms_recover.planning.plan.planner import refuse_older_step
-from ms_recover.planning.tree.union import unite
+from ms_recover.scanning.scan import scan
 from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
@@ -43,10 +51,9 @@ class _Scanned:
     """All nodes at one moment."""
 
     nodes: tuple[Node, ...]
-    inventories: tuple[Inventory, ...]
-    whole: Inventory
-    holders: Mapping[str, int]
-    copies: Mapping[str, tuple[Copy, ...]]
+    union: Union
+    """Of the nodes, and of the files that are named here."""
+    doubles: Mapping[str, tuple[Double, ...]]
 
 
 class SpreadTree:
@@ -78,23 +85,18 @@ class SpreadTree:
             with different contents.
         """
         nodes = self._find_nodes()
-        named = named_files(options)
+        gone = tuple(Note(f"{node.label}{node.root}", "does not exist there") for node in nodes if node.gone)
+        named = replace(_named_files(options), root=self.url, notes=gone)
         own = replace(options, group_info=(), strategy=())
-        there = [node for node in nodes if not node.gone]
-        scans = [Task(node, tasks.scan_node, (node, own)) for node in there]
+        scans = [Task(node, tasks.scan_node, (node, own)) for node in nodes if not node.gone]
         found = iter(self._engine.run(scans, progress=progress))
         inventories = sharing(next(found) if not node.gone else Inventory(root=node.label) for node in nodes)
         if not any(inventory.ranks for inventory in inventories) and not options.may_be_empty:
-            where = "; ".join(f"{inventory.root}: {why_empty(inventory)}" for inventory in inventories[:3])
+            where = "; ".join(f"{one.root}: {one.notes[0].reason if one.notes else 'empty'}" for one in inventories[:3])
             raise MissingInputError(f"{self.url} holds no slices ({where}): name the directory that has the ranks'")
-        union = unite(replace(named, root=self.url), inventories)
-        whole = completed(union.inventory, inventories, nodes)
-        holders = dict(union.holders)
-        for index, inventory in reversed(list(enumerate(inventories))):
-            holders.update((file.path, index) for file in inventory.strategy_files if not os.path.isabs(file.path))
-        copies = find_copies(inventories, union.holders, nodes)
-        self._scanned = _Scanned(nodes, inventories, whole, holders, copies)
-        return whole
+        union = unite(named, inventories, spread=True)
+        self._scanned = _Scanned(nodes, union, find_doubles(union))
+        return union.inventory
 
     def read(
         self, files: Sequence[SliceFile], *, progress: Progress | None = None, from_device: bool = False
@@ -107,27 +109,27 @@ class SpreadTree:
             When a node is lost, or another node has a slice of the same name with other contents.
         """
         scanned = self._known()
-        again: list[tuple[SliceFile, Copy]] = []
+        again: list[tuple[SliceFile, Double]] = []
         wanted: dict[int, list[SliceFile]] = {}
         for file in files:
-            wanted.setdefault(scanned.holders[file.path], []).append(file)
-            again += [(file, copy) for copy in scanned.copies.get(file.path, ())]
+            wanted.setdefault(scanned.union.holders[file.path], []).append(file)
+            again += [(file, double) for double in scanned.doubles.get(file.path, ())]
         expect_bytes(progress, sum(file.size for file in files) + sum(file.size for file, _ in again))
         reads = [
             Task(node, tasks.read_slices, (node, share, from_device))
             for node, theirs in ((scanned.nodes[index], theirs) for index, theirs in wanted.items())
             for share in _shares(theirs, len(node.workers))
         ]
-        for _, copy in again:
-            node = scanned.nodes[copy.node]
-            reads.append(Task(node, tasks.read_slices, (node, [copy.file], from_device)))
+        for _, double in again:
+            node = scanned.nodes[double.node]
+            reads.append(Task(node, tasks.read_slices, (node, [double.file], from_device)))
         results = self._engine.run(reads, progress=progress)
         first = len(reads) - len(again)
         contents = Contents()
         for found in results[:first]:
             contents = contents.merged(found)
-        for (file, copy), found in zip(again, results[first:], strict=True):
-            _compare(file, copy, contents, found, scanned)
+        for (file, double), found in zip(again, results[first:], strict=True):
+            _compare(file, double, contents, found, scanned.union)
         return contents
 
     def plan(
@@ -147,9 +149,10 @@ class SpreadTree:
         """
         planned = Session(inventory, options, read=partial(self.read, progress=progress)).planned
         explanation = None if explain is None else explain_planned(planned, explain)
-        layout = self._layout(planned.plan)
+        homes = self._homes(planned.plan)
         follow = tuple(map(os.path.normpath, options.follow))
-        made = self._with_obstacles(replace(with_places(planned.plan, layout), follow=follow), layout)
+        named = with_homes(planned.plan, self._known().union, homes)
+        made = self._with_obstacles(replace(named, follow=follow), homes)
         if options.require_newest:
             refuse_older_step(made, explanation)
         return made, explanation
@@ -166,7 +169,7 @@ class SpreadTree:
             return None
         scanned = self._known()
         named = parse_homes(self._word, scanned.nodes)
-        homes = find_homes(range(ranks), scanned.nodes, scanned.inventories, ranks, named)
+        homes = find_homes(range(ranks), scanned.union, ranks, named)
         hosts = tuple(scanned.nodes[homes[rank]].label for rank in range(ranks))
         return Topology(("host",), (hosts,), f"the nodes of {self.url}")
 
@@ -180,7 +183,7 @@ class SpreadTree:
         """
         if plan.step is None:
             raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
-        files = {file.path: file for file in self._known().whole.slices}
+        files = {file.path: file for file in self._known().union.inventory.slices}
         for action in plan.actions:
             for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
                 if replica.path not in files:
@@ -216,48 +219,58 @@ class SpreadTree:
         if step is None:
             raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
         planned = plan.actions if plan.step is not None else plan.partials
-        layout = self._layout(plan)
-        self._make_roots(layout)
+        homes = self._homes(plan)
+        self._make_roots(homes)
         outcomes: list[Outcome] = []
         waves = waves_of(planned) or ((),)
 
-        def carry_out(parts: Sequence[tuple[Node, Plan, Mapping[str, Node]]]) -> list[Outcome]:
-            given = [(node, part, away, jobs, verify, plan.step is None) for node, part, away in parts]
+        def carry_out(shares: Sequence[tuple[Node, Plan, Mapping[str, Node]]]) -> list[Outcome]:
+            given = [(*share, jobs, verify, plan.step is None) for share in shares]
             ends = self._engine.run_each([Task(one[0], tasks.apply_node, one) for one in given], progress=progress)
-            return [_outcome_of(node, part, end) for (node, part, _), end in zip(parts, ends, strict=True)]
+            return [_outcome_of(node, share, end) for (node, share, _), end in zip(shares, ends, strict=True)]
 
         for number, wave in enumerate(waves):
             now = replace(plan, set_aside=())
-            outcomes += carry_out(self._parts(now, wave, layout, last=number == len(waves) - 1))
+            if number < len(waves) - 1:
+                now = replace(now, group_files=(), meta_files=(), strategy_files=())
+            outcomes += carry_out(self._shares(now, homes, wave))
         made = joined(plan, planned, outcomes, verify)
         if plan.set_aside and not made.failed:
             aside = replace(plan, group_files=(), meta_files=(), strategy_files=())
-            outcomes += carry_out(self._parts(aside, (), layout, last=True))
+            outcomes += carry_out(self._shares(aside, homes, ()))
             made = joined(plan, planned, outcomes, verify)
         if made.exit_code == 0 and plan.step is not None:
-            made = self._with_documents(made, plan, layout)
+            made = self._with_documents(made, plan, homes)
         return made
 
-    def _parts(
-        self, plan: Plan, wave: Sequence[Action], layout: Layout, *, last: bool
+    def _shares(
+        self, plan: Plan, homes: Mapping[int, int], wave: Sequence[Action]
     ) -> list[tuple[Node, Plan, Mapping[str, Node]]]:
-        """Return what each node does of a wave of actions, of the `last` with what follows, and whom it reads from."""
+        """Return what each node does of a plan with a wave of its actions, and whom it reads from."""
         scanned = self._known()
-        parts: list[tuple[Node, Plan, Mapping[str, Node]]] = []
+        shares: list[tuple[Node, Plan, Mapping[str, Node]]] = []
         for index, node in enumerate(scanned.nodes):
-            part = part_of(plan, index, wave, layout, last=last)
-            small = part.group_files or part.meta_files or part.strategy_files or part.set_aside
-            if part.actions or part.partials or small:
-                away = sources_of(part, index, layout.holders)
-                parts.append((node, part, {path: scanned.nodes[held] for path, held in away.items()}))
-        return parts
+            share = self._share(plan, index, homes, wave)
+            if share.changes_anything or share.partials:
+                away = sources_of(share, scanned.union, index)
+                shares.append((node, share, {path: scanned.nodes[held] for path, held in away.items()}))
+        return shares
 
-    def _with_documents(self, made: Outcome, plan: Plan, layout: Layout) -> Outcome:
+    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action] | None = None) -> Plan:
+        return share_of(plan, self._known().union, node, lambda rank: homes.get(rank) == node, wave)
+
+    def _documents(self, plan: Plan, node: int, homes: Mapping[int, int]) -> tuple[DocumentWrite, ...]:
+        """Return the documents that a node lacks, if it has ranks or gets some."""
+        union = self._known().union
+        if not union.at(node).ranks and node not in homes.values():
+            return ()
+        return documents_of(plan, union, node)
+
+    def _with_documents(self, made: Outcome, plan: Plan, homes: Mapping[int, int]) -> Outcome:
         """Write the documents of iterations on every node that takes part, once all slices are there."""
-        scanned = self._known()
         started: list[Task] = []
-        for index, node in enumerate(scanned.nodes):
-            writes = documents_of(plan, index, layout, scanned.whole) if takes_part(index, layout) else ()
+        for index, node in enumerate(self._known().nodes):
+            writes = self._documents(plan, index, homes)
             if writes:
                 started.append(Task(node, tasks.write_documents, (node, writes, plan.follow)))
         written: set[str] = set()
@@ -269,17 +282,16 @@ class SpreadTree:
                 code = max(code, error.exit_code)
         return replace(made, documents=tuple(sorted(written)), errors=tuple(errors), exit_code=code)
 
-    def _with_obstacles(self, plan: Plan, layout: Layout) -> Plan:
+    def _with_obstacles(self, plan: Plan, homes: Mapping[int, int]) -> Plan:
         """Let each node that is there find what keeps its part of a plan that was just made from being written."""
         scanned = self._known()
         started: list[Task] = []
         for index, node in enumerate(scanned.nodes):
-            part = part_of(plan, index, plan.actions, layout, last=True)
-            if takes_part(index, layout):
-                part = replace(part, documents=documents_of(plan, index, layout, scanned.whole))
-            if part.changes_anything and not node.gone:
-                away = sources_of(part, index, layout.holders)
-                started.append(Task(node, tasks.find_obstacles, (node, part, tuple(away))))
+            share = self._share(plan, index, homes, plan.actions)
+            share = replace(share, documents=self._documents(plan, index, homes))
+            if share.changes_anything and not node.gone:
+                away = sources_of(share, scanned.union, index)
+                started.append(Task(node, tasks.find_obstacles, (node, share, tuple(away))))
         named = [
             replace(one, reason=f"{task.node.label}: {one.reason}")
             for task, obstacles in zip(started, self._engine.run(started), strict=True)
@@ -304,7 +316,7 @@ class SpreadTree:
         scanned = self._known()
         by_node: dict[int, list[tuple[SliceFile, Evidence]]] = {}
         for file, evidence in slices:
-            by_node.setdefault(scanned.holders[file.path], []).append((file, evidence))
+            by_node.setdefault(scanned.union.holders[file.path], []).append((file, evidence))
         seals = []
         for index, theirs in by_node.items():
             known = {file.path: digests[file.path] for file, _ in theirs}
@@ -314,12 +326,10 @@ class SpreadTree:
         sealed = {path for paths in self._engine.run(seals) for path in paths}
         return [file.path for file, _ in slices if file.path in sealed]
 
-    def _make_roots(self, layout: Layout) -> None:
+    def _make_roots(self, homes: Mapping[int, int]) -> None:
         """Make the roots of nodes that lost them and get slices."""
         scanned = self._known()
-        wanted = [
-            index for index, node in enumerate(scanned.nodes) if node.gone and index in set(layout.homes.values())
-        ]
+        wanted = [index for index, node in enumerate(scanned.nodes) if node.gone and index in homes.values()]
         lost = [scanned.nodes[index] for index in wanted]
         made = self._engine.run([Task(node, tasks.make_node, (node,)) for node in lost])
         nodes = list(scanned.nodes)
@@ -327,12 +337,11 @@ class SpreadTree:
             nodes[index] = replace(nodes[index], identities=frozenset({identity}))
         self._scanned = replace(scanned, nodes=tuple(nodes))
 
-    def _layout(self, plan: Plan) -> Layout:
+    def _homes(self, plan: Plan) -> dict[int, int]:
+        """Return the nodes of the ranks that a plan writes something for."""
         scanned = self._known()
         named = parse_homes(self._word, scanned.nodes)
-        homes = find_homes(written_ranks(plan), scanned.nodes, scanned.inventories, plan.world_size, named)
-        names = tuple(node.label for node in scanned.nodes)
-        return Layout(names=names, inventories=scanned.inventories, holders=scanned.holders, homes=homes)
+        return find_homes(written_ranks(plan), scanned.union, plan.world_size, named)
 
     def _find_nodes(self) -> tuple[Node, ...]:
         if is_node_url(self.url):
@@ -362,17 +371,27 @@ def _shares(files: Sequence[SliceFile], workers: int) -> list[list[SliceFile]]:
     return [share for share in shares if share]
 
 
-def _outcome_of(node: Node, part: Plan, end: Outcome | Exception) -> Outcome:
+def _outcome_of(node: Node, share: Plan, end: Outcome | Exception) -> Outcome:
     if isinstance(end, Outcome):
         return outcome_at(node.label, end)
     if isinstance(end, MsRecoverError):
-        return lost_outcome(node.label, part, end)
+        return lost_outcome(node.label, share, end)
     raise end
 
 
-def _compare(file: SliceFile, copy: Copy, contents: Contents, found: Contents, scanned: _Scanned) -> None:
-    """Raise a ContradictionError when a slice and its copy on another node differ."""
+def _compare(file: SliceFile, double: Double, contents: Contents, found: Contents, union: Union) -> None:
+    """Raise a ContradictionError when a slice and its double on another node differ."""
     one = file.manifest.digests if file.manifest is not None else contents.digests.get(file.path)
-    other = copy.file.manifest.digests if copy.file.manifest is not None else found.digests.get(copy.file.path)
+    other = double.file.manifest.digests if double.file.manifest is not None else found.digests.get(file.path)
     if one is not None and other is not None and one.file != other.file:
-        raise contradiction(file.path, scanned.nodes[scanned.holders[file.path]], scanned.nodes[copy.node])
+        raise contradiction(union, file.path, double.node)
+
+
+def _named_files(options: ScanOptions) -> Inventory:
+    """Return the rank lists and strategy files that options name, which lie on this host; errors as for a scan."""
+    if not options.group_info and not options.strategy:
+        return Inventory(root="")
+    own = ScanOptions(group_info=options.group_info, strategy=options.strategy, may_be_empty=True)
+    with tempfile.TemporaryDirectory(prefix="ms_recover-") as empty:
+        found = scan(empty, own)
+    return Inventory(root="", group_files=found.group_files, strategy_files=found.strategy_files)
