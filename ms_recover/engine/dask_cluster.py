@@ -37,6 +37,7 @@ class Cluster:
 
     def __init__(self, url: str, timeout: float) -> None:
         self.url, self.timeout = url, timeout
+        self._schedulers: set[str] = set()
         self.client = _connect(url, timeout)
         try:
             self._check_version()
@@ -71,8 +72,14 @@ class Cluster:
             )
         except Exception as error:
             raise StorageError(f"{self.url}: the scheduler does not answer: {error or type(error).__name__}") from error
+        self._schedulers.add(str(found["id"]))
         workers: dict[str, Any] = found["workers"]
         return workers
+
+    @property
+    def started_anew(self) -> bool:
+        """Whether another scheduler has answered at the same address."""
+        return len(self._schedulers) > 1
 
     def look(self, root: str, names: Mapping[str, str], timeout: float) -> list[WorkerReport]:
         """Ask workers, names by address, all at once what they see at a root."""

@@ -95,7 +95,11 @@ class DaskEngine(Engine):
                     lost.pop(one.name, None)
                 else:
                     lost[one.name] = one
-            if not lost or time.monotonic() >= deadline:
+            anew = self._cluster.started_anew
+            some_may_come = bool(lost) or (anew and not names)
+            if not some_may_come or time.monotonic() >= deadline:
+                if some_may_come and anew:
+                    raise self._cluster.gone()
                 return (*reports.values(), *lost.values())
             time.sleep(_TICK_SECONDS)
 

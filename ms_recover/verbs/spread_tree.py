@@ -251,7 +251,8 @@ class SpreadTree:
         shares: list[tuple[Node, Plan, Mapping[str, Node]]] = []
         for index, node in enumerate(scanned.nodes):
             share = self._share(plan, index, homes, wave)
-            if share.changes_anything or share.partials:
+            small = share.group_files or share.meta_files or share.strategy_files or share.set_aside
+            if share.actions or share.partials or small:
                 away = sources_of(share, scanned.union, index)
                 shares.append((node, share, {path: scanned.nodes[held] for path, held in away.items()}))
         return shares

@@ -18,6 +18,7 @@ from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs import spread_tree
 from ms_recover.verbs.spread_tree import SpreadTree
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.iteration_trees import unpack
@@ -254,6 +255,15 @@ def test_tasks_end_in_their_order_and_an_error_is_that_of_all_or_of_one(whole):
         assert isinstance(failed, MsRecoverError)
         assert done == 4
         assert engine.run([]) == []
+
+
+def test_slices_are_dealt_out_to_the_workers_of_a_node_by_their_bytes(whole):
+    sizes = (50, 10, 10, 10, 10, 10)
+    files = [replace(file, size=size) for file, size in zip(api.scan(whole).slices, sizes, strict=False)]
+    shares = spread_tree._shares(files, 2)
+    assert sorted(sum(file.size for file in share) for share in shares) == [50, 50]
+    assert sorted(file.path for share in shares for file in share) == sorted(file.path for file in files)
+    assert spread_tree._shares(files[:1], 3) == [files[:1]]
 
 
 def test_ranks_live_on_the_node_that_has_their_files_or_that_the_others_leave_for_them(tree, disks):
