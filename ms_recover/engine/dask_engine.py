@@ -75,6 +75,8 @@ class DaskEngine(Engine):
         """When a worker that does not see the tree of a node may be asked again, by its address."""
         self._used: set[str] = set()
         self._numbers = itertools.count()
+        self._over: list[_Run] = []
+        """Tasks that have ended since they were last looked at."""
         self._ended: queue.SimpleQueue[tuple[_Run, Any]] = queue.SimpleQueue()
         self._cluster.client.subscribe_topic(self._session.name, self._take_count)
 
@@ -110,7 +112,8 @@ class DaskEngine(Engine):
         runs = [_Run(task, _packed(task)) for task in tasks]
         left = set(runs)
         self._answered = time.monotonic()
-        due = self._answered + _TICK_SECONDS
+        due, count_again = self._answered + _TICK_SECONDS, self._answered
+        self._over = []
         try:
             for run in runs:
                 self._seats.setdefault(run.task.node, {one.address: one.threads for one in run.task.node.workers})
@@ -123,14 +126,16 @@ class DaskEngine(Engine):
                 if time.monotonic() >= due:
                     self._watch(left)
                     due = time.monotonic() + _TICK_SECONDS
-                for run in left:
+                ended, self._over = self._over, []
+                now = time.monotonic()
+                for run in left if now >= count_again else ended:
                     self._count(run, progress)
-                ended = {run for run in left if run.end is not None}
-                left -= ended
+                count_again = now + _POLL_SECONDS if now >= count_again else count_again
+                left.difference_update(ended)
                 if until_error and any(isinstance(run.end[0], Exception) for run in ended if run.end):
                     break
         finally:
-            for run in left:
+            for run in runs:
                 self._release(run)
         return [run.end[0] if run.end is not None else None for run in runs]
 
@@ -161,7 +166,8 @@ class DaskEngine(Engine):
                 )
         except Exception as error:
             text = f"{self._cluster.url}: a task cannot be sent: {error or type(error).__name__}"
-            run.address, run.end = None, (StorageError(text),)
+            run.address = None
+            self._end(run, StorageError(text))
             return
         self._used.add(run.address)
         self._busy[run.address] += 1
@@ -189,17 +195,21 @@ class DaskEngine(Engine):
             except Exception as error:  # the worker was lost before it could hand it over
                 self._lose(run, str(error))
                 return
-            run.end = (value,)
+            self._end(run, value)
         elif future.status == "error":
             failure = future.exception(timeout=ANSWER_SECONDS)
             if isinstance(failure, KilledWorker):
-                run.end = (_lost_often(run, "it was lost several times"),)
+                self._end(run, _lost_often(run, "it was lost several times"))
             else:
-                run.end = (MsRecoverError(f"worker {run.address}: {type(failure).__name__}: {failure}"),)
+                self._end(run, MsRecoverError(f"worker {run.address}: {type(failure).__name__}: {failure}"))
         elif self._cluster.client.status != "running":
-            run.end = (self._cluster.gone(),)
+            self._end(run, self._cluster.gone())
         else:
             self._lose(run, "its task was cancelled")
+
+    def _end(self, run: _Run, value: Any) -> None:
+        run.end = (value,)
+        self._over.append(run)
 
     def _release(self, run: _Run) -> None:
         """Let go of a task: where it still runs its worker ends it."""
@@ -217,7 +227,7 @@ class DaskEngine(Engine):
         run.losses += 1
         run.since = time.monotonic()
         if run.losses >= _MOST_LOSSES:
-            run.end = (_lost_often(run, why),)
+            self._end(run, _lost_often(run, why))
         else:
             self._start(run)
 
@@ -229,7 +239,8 @@ class DaskEngine(Engine):
         except MsRecoverError:
             if self._cluster.client.status == "closed" or now > self._answered + self._timeout:
                 for run in left:
-                    run.end = run.end or (self._cluster.gone(),)
+                    if run.end is None:
+                        self._end(run, self._cluster.gone())
             return
         self._answered = now
         for address, one in workers.items():
@@ -248,7 +259,7 @@ class DaskEngine(Engine):
         for run in waiting:
             self._start(run)
             if run.address is None and run.end is None and now > run.since + self._timeout:
-                run.end = (self._nobody(run.task.node),)
+                self._end(run, self._nobody(run.task.node))
 
     def _find_seats(self, node: Node, names: Mapping[str, str]) -> None:
         """Ask workers that are new whether they see the tree of a node that has lost its own."""
