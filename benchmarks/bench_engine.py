@@ -16,13 +16,12 @@ from statistics import median
 
 from ms_recover import api
 from ms_recover.engine import open_engine
-from ms_recover.engine.engine import gather
-from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.testing.trees import make_tree
+from ms_recover.verbs.spread_tree import SpreadTree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.dask_cluster import DaskCluster
-from tests.support.engine_tasks import work
+from tests.support.engine_tasks import on_all, work
 
 TASK_SECONDS = 0.05
 
@@ -36,7 +35,7 @@ def timed(function, *arguments):
 
 def calls(engine, number, seconds):
     """Run calls that take so long each."""
-    gather([engine.submit(work, seconds) for _ in range(number)])
+    engine.run(on_all(engine, work, [(seconds,)] * number))
 
 
 def spread(whole: Path, cluster: DaskCluster, ranks: int) -> None:
@@ -75,7 +74,7 @@ def main() -> None:
             there = []
             for _ in range(options.runs):
                 inventory = tree.scan()
-                there.append(timed(tree.verify, inventory))
+                there.append(timed(lambda found=inventory: api.verify(found, read=tree.read)))
     print(f"{options.workers} workers of {options.threads} threads")
     print("| what | seconds | baseline, seconds | overhead |\n|---|---|---|---|")
     each = 1000 * nothing / options.calls

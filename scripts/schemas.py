@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 import msgspec
 
-from ms_recover.engine.report_json import WorkerInfoFields
+from ms_recover.engine.workers import WorkerInfoFields
 from ms_recover.formats import codec
 from ms_recover.formats.plan_json import PlanFields
 from ms_recover.formats.record import members_of

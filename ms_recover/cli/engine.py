@@ -16,11 +16,11 @@ from ms_recover.errors import UsageError
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
     from ms_recover.engine.engine import Engine
-    from ms_recover.engine.spread_tree import SpreadTree
     from ms_recover.model.contents import Reader
     from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import ScanOptions
     from ms_recover.model.progress import Progress
+    from ms_recover.verbs.spread_tree import SpreadTree
 
 
 def is_spread(root: str, options: EngineOptions) -> bool:
@@ -64,7 +64,7 @@ def opened_engine(options: EngineOptions) -> Iterator[Engine]:
 @contextmanager
 def spread_tree(root: str, options: EngineOptions) -> Iterator[SpreadTree]:
     """Open the engine, and a tree that its workers see."""
-    from ms_recover.engine.spread_tree import SpreadTree
+    from ms_recover.verbs.spread_tree import SpreadTree
 
     with opened_engine(options) as engine:
         yield SpreadTree(engine, root, options.homes)

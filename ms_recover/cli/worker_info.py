@@ -31,15 +31,14 @@ def command(root: str, engine: EngineOptions) -> int:
     /data/ckpt=/mnt/disk1/ckpt. Ends with 3 when a worker cannot take part or a root cannot be read.
     """
     import os
+    import socket
 
-    from ms_recover.engine.node_urls import NodeTree, is_node_url
-    from ms_recover.engine.report_json import reports_to_json
+    from ms_recover.engine.nodes import NodeTree, is_node_url
+    from ms_recover.engine.workers import reports_to_json
 
     tree = NodeTree.parse(root) if is_node_url(root) else NodeTree(("*",), os.path.abspath(root))
     with opened_engine(engine) as opened:
-        reports = opened.look(tree.root)
-    print_json(reports_to_json(tree, reports))
-    troubles = [
-        one.problem or (one.root.problem if one.root is not None else None) for one in reports if tree.takes(one.names)
-    ]
+        reports = [one for one in opened.look(tree.root) if tree.takes(one.names)]
+    print_json(reports_to_json(socket.gethostname(), reports))
+    troubles = [one.problem or (one.root.problem if one.root is not None else None) for one in reports]
     return InputError.exit_code if any(troubles) else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ms_recover.engine.engine import DASK, DASK_TLS, Engine
+from ms_recover.engine.engine import Engine, LocalEngine
 from ms_recover.errors import UsageError
 
 LOCAL = "local"
@@ -26,10 +26,8 @@ def open_engine(text: str, *, timeout: float = 60.0) -> Engine:
         When it runs another version of distributed.
     """
     if text == LOCAL:
-        from ms_recover.engine.local_engine import LocalEngine
-
         return LocalEngine()
-    if not text.startswith((DASK, DASK_TLS)):
+    if not text.startswith(("dask://", "tls://")):
         raise UsageError(f"--engine {text}: write local, dask://HOST:PORT, or tls://HOST:PORT")
     try:
         from ms_recover.engine.dask_engine import DaskEngine

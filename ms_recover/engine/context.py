@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from ms_recover.engine.requests import Reply, Request, answer
 from ms_recover.engine.roots import open_root, roots_from_environment
@@ -17,11 +16,10 @@ from ms_recover.stores.local import StoppedError
 
 Ask = Callable[[Node, Request, Callable[[], bool]], Reply]
 """Sends a request to a worker of a node, until the last argument returns True."""
-_T = TypeVar("_T")
 
 
-def _ignore(count: int) -> None:
-    pass
+def ignore_count(count: int) -> None:
+    """Take bytes that nobody wants to know."""
 
 
 def _here(node: Node, request: Request, stop: Callable[[], bool]) -> Reply:
@@ -34,8 +32,10 @@ class TaskContext:
 
     stop: Callable[[], bool] = lambda: False
     """True when the task is to end: its result is no longer wanted."""
-    count: Callable[[int], None] = _ignore
+    count: Callable[[int], None] = ignore_count
     """Given the bytes done since the last call."""
+    threads: int = 1
+    """How many this worker has for it."""
     roots: Mapping[str, str] = field(default_factory=roots_from_environment)
     """Where roots lie on this node."""
     ask: Ask = _here

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Any
 
 import distributed
 from distributed.security import Security
 
-from ms_recover.engine.dask_worker import ALL_WORKERS, chunks_at_work, report
-from ms_recover.engine.engine import DASK, DASK_TLS
-from ms_recover.engine.packing import unpack
+from ms_recover.engine.dask_worker import ALL_WORKERS, DISTRIBUTED, is_at_work, report
 from ms_recover.engine.workers import WorkerReport
 from ms_recover.errors import InputError, StorageError, UsageError
 from ms_recover.version import __version__
 
-_DISTRIBUTED = version("distributed")
 ANSWER_SECONDS = 10.0
 """Most for an answer of the scheduler."""
-END_SECONDS = 20.0
+_END_SECONDS = 20.0
 """Most for workers to end what nobody waits for any more."""
 
 
@@ -40,9 +37,10 @@ class Cluster:
 
     def __init__(self, url: str, timeout: float) -> None:
         self.url, self.timeout = url, timeout
+        self._schedulers: set[str] = set()
         self.client = _connect(url, timeout)
         try:
-            self._check_versions()
+            self._check_version()
         except BaseException:
             self.close()
             raise
@@ -52,11 +50,6 @@ class Cluster:
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.client.close(timeout=5)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the connection stands."""
-        return bool(self.client.status == "running")
 
     def gone(self) -> StorageError:
         """Return the error for a scheduler that does not answer any more."""
@@ -79,68 +72,87 @@ class Cluster:
             )
         except Exception as error:
             raise StorageError(f"{self.url}: the scheduler does not answer: {error or type(error).__name__}") from error
+        self._schedulers.add(str(found["id"]))
         workers: dict[str, Any] = found["workers"]
         return workers
 
-    def look(self, root: str, names: Mapping[str, str], timeout: float) -> tuple[WorkerReport, ...]:
+    @property
+    def started_anew(self) -> bool:
+        """Whether another scheduler has answered at the same address."""
+        return len(self._schedulers) > 1
+
+    def look(self, root: str, names: Mapping[str, str], timeout: float) -> list[WorkerReport]:
         """Ask workers, names by address, all at once what they see at a root."""
 
-        async def ask(address: str) -> Any:
+        async def ask(address: str, name: str) -> WorkerReport:
+            fields: dict[str, Any] = {"address": address, "name": name}
             try:
-                return await asyncio.wait_for(self._ask(address, root), timeout)
+                return await asyncio.wait_for(self._ask(fields, root), timeout)
+            except (asyncio.TimeoutError, TimeoutError):
+                return WorkerReport(**fields, problem=f"does not answer within {timeout:g} s", reached=False)
             except Exception as error:
-                return error
+                why = error or type(error).__name__
+                return WorkerReport(**fields, problem=f"cannot be reached ({why})", reached=False)
 
-        async def ask_all() -> list[Any]:
-            return await asyncio.gather(*(ask(address) for address in names))
+        async def ask_all() -> list[WorkerReport]:
+            return await asyncio.gather(*(ask(address, name) for address, name in names.items()))
 
-        told = self.client.sync(ask_all, callback_timeout=timeout + ANSWER_SECONDS)
-        return tuple(
-            _read_report(address, name, one, timeout) for (address, name), one in zip(names.items(), told, strict=True)
-        )
+        reports: list[WorkerReport] = self.client.sync(ask_all, callback_timeout=timeout + ANSWER_SECONDS)
+        return reports
 
-    async def _ask(self, address: str, root: str) -> Any:
-        """Return the report of one worker, or in words why it cannot take part."""
+    async def _ask(self, fields: Mapping[str, Any], root: str) -> WorkerReport:
+        """Return the report of one worker, or why it cannot take part."""
+        address = fields["address"]
+        said = (await self.client.run(report, root, workers=[address], on_error="return"))[address]
+        if isinstance(said, OSError | asyncio.TimeoutError):
+            raise said
+        if isinstance(said, tuple):
+            release, data = said
+            found: WorkerReport = pickle.loads(data)  # noqa: S301
+            return found if release == DISTRIBUTED else WorkerReport(**fields, problem=_differs("distributed", release))
         asked = {"op": "versions", "packages": ["ms_recover"]}  # answered also where ms_recover is not installed
-        told = await self.client.scheduler.broadcast(msg=asked, workers=[address], on_error="return")
-        if isinstance(told[address], Exception):
-            raise told[address]
-        packages = told[address]["packages"]
+        versions = await self.client.scheduler.broadcast(msg=asked, workers=[address], on_error="return")
+        if isinstance(versions[address], Exception):
+            raise versions[address]
+        packages = versions[address]["packages"]
         if packages["ms_recover"] is None:
-            return f"has no ms_recover: pip install 'ms-recover[dask]=={__version__}' there"
-        for name, version_here in (("ms_recover", __version__), ("distributed", _DISTRIBUTED)):
-            if packages[name] != version_here:
-                return f"has {name} {packages[name]}, and this host {version_here}: install the same version"
-        found = await self.client.run(report, root, workers=[address], on_error="return")
-        return found[address]
+            problem = f"has no ms_recover: pip install 'ms-recover[dask]=={__version__}' there"
+        elif packages["ms_recover"] != __version__:
+            problem = _differs("ms_recover", packages["ms_recover"])
+        elif packages["distributed"] != DISTRIBUTED:
+            problem = _differs("distributed", packages["distributed"])
+        else:
+            text = f"{type(said).__name__}: {said}" if isinstance(said, Exception) else "another build of it"
+            problem = f"cannot run ms_recover {__version__} ({text}): install the same version there"
+        return WorkerReport(**fields, problem=problem)
 
-    def _check_versions(self) -> None:
+    def _check_version(self) -> None:
         try:
-            told = self.client.sync(self.client.scheduler.versions, packages=[], callback_timeout=self.timeout)
-            theirs = str(told["packages"]["distributed"])
+            said = self.client.sync(self.client.scheduler.versions, packages=[], callback_timeout=self.timeout)
+            theirs = str(said["packages"]["distributed"])
         except Exception as error:
             raise StorageError(f"{self.url}: the scheduler does not state its version: {error}") from error
-        if theirs != _DISTRIBUTED:
+        if theirs != DISTRIBUTED:
             raise InputError(
-                f"{self.url}: the scheduler runs distributed {theirs}, this host {_DISTRIBUTED}: install "
+                f"{self.url}: the scheduler runs distributed {theirs}, this host {DISTRIBUTED}: install "
                 "the same version"
             )
 
     def wait_for_the_end(self, session: str, workers: Collection[str]) -> None:
-        """Wait until no worker runs a chunk of a session: by then its temporary files are gone."""
-        deadline = time.monotonic() + END_SECONDS
+        """Wait until no worker runs a task of a session: by then its temporary files are gone."""
+        deadline = time.monotonic() + _END_SECONDS
         left = list(workers)
         while left and time.monotonic() < deadline and self.client.status == "running":
-
-            async def busy(addresses: Iterable[str] = tuple(left)) -> dict[str, Any]:
-                asked = self.client.run(chunks_at_work, session, workers=list(addresses), on_error="return")
-                answers: dict[str, Any] = await asyncio.wait_for(asked, 5)
-                return answers
-
-            answers = self.client.sync(busy, callback_timeout=ANSWER_SECONDS)
-            left = [address for address, count in answers.items() if isinstance(count, int) and count]
+            asked = self.client.run(is_at_work, session, workers=left, on_error="return", asynchronous=True)
+            answers: dict[str, Any] = self.client.sync(asyncio.wait_for, asked, 5, callback_timeout=ANSWER_SECONDS)
+            left = [address for address, busy in answers.items() if busy is True]
             if left:
                 time.sleep(0.1)
+
+
+def _differs(package: str, theirs: str) -> str:
+    here = __version__ if package == "ms_recover" else DISTRIBUTED
+    return f"has {package} {theirs}, and this host {here}: install the same version"
 
 
 def silence() -> None:
@@ -161,15 +173,15 @@ def _connect(url: str, timeout: float) -> Any:
     StorageError
         When it cannot be reached.
     """
-    place = url.partition("://")[2]
+    scheme, _, place = url.partition("://")
     security = Security()
-    encrypted = url.startswith(DASK_TLS) or security.get_connection_args("client").get("ssl_context") is not None
+    encrypted = scheme == "tls" or security.get_connection_args("client").get("ssl_context") is not None
     if place.startswith("/"):
         arguments: dict[str, Any] = {"scheduler_file": place}
     elif ":" in place and place.rpartition(":")[2].isdigit():
         arguments = {"address": f"{'tls' if encrypted else 'tcp'}://{place}"}
     else:
-        raise UsageError(f"--engine {url}: write {DASK}HOST:PORT, or {DASK}/FILE for the file of a scheduler")
+        raise UsageError(f"--engine {url}: write dask://HOST:PORT, or dask:///FILE for the file of a scheduler")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # differing versions are an error of its own
@@ -181,20 +193,3 @@ def _connect(url: str, timeout: float) -> Any:
             f"{url} cannot be reached ({error or type(error).__name__}): see that dask scheduler runs there, and that "
             "both sides use TLS or neither does"
         ) from error
-
-
-def _read_report(address: str, name: str, told: Any, timeout: float) -> WorkerReport:
-    """Return what a worker said, or why it could not."""
-    if isinstance(told, bytes):
-        read: WorkerReport = unpack(told)
-        return read
-    if isinstance(told, str):
-        return WorkerReport(address=address, name=name, problem=told)
-    if isinstance(told, asyncio.TimeoutError | TimeoutError):
-        problem, reached = f"does not answer within {timeout:g} s", False
-    elif isinstance(told, OSError):
-        problem, reached = f"cannot be reached ({told or type(told).__name__})", False
-    else:
-        text = f"{type(told).__name__}: {told}"
-        problem, reached = f"cannot run ms_recover {__version__} ({text}): install the same version there", True
-    return WorkerReport(address=address, name=name, problem=problem, reached=reached)

@@ -1,4 +1,7 @@
-"""The tasks that workers run at the roots of their nodes. Each may run again: none is spoilt by a second run."""
+"""The tasks that workers run at the roots of their nodes. Each may run again: none is spoilt by a second run.
+
+What writes loads on use: a command that reads names the tasks, and does not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,6 @@ from ms_recover.engine.node_store import NodeStore
 from ms_recover.engine.roots import make_root
 from ms_recover.engine.workers import Node, RootIdentity
 from ms_recover.errors import MsRecoverError
-from ms_recover.execution.apply import ApplyOptions, apply_plan
-from ms_recover.execution.destination import LocalDestination
-from ms_recover.execution.seal import seal_slices
-from ms_recover.execution.small_files import write_document
-from ms_recover.execution.targets import judge_now
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
@@ -41,7 +39,9 @@ def scan_node(node: Node, options: ScanOptions) -> Inventory:
 def read_slices(node: Node, files: Sequence[SliceFile], from_device: bool) -> Contents:
     """Return the digests of slices."""
     task = current()
-    return read_contents(task.open_root(node), files, Reading(progress=task.progress, from_device=from_device))
+    return read_contents(
+        task.open_root(node), files, Reading(jobs=task.threads, progress=task.progress, from_device=from_device)
+    )
 
 
 def seal_node(
@@ -52,6 +52,8 @@ def seal_node(
     digests: Mapping[str, Digests],
 ) -> list[str]:
     """Write the manifests of sound slices; return the paths of the slices."""
+    from ms_recover.execution.seal import seal_slices
+
     return seal_slices(current().open_root(node), slices, groups, world_size, digests)
 
 
@@ -64,6 +66,8 @@ def apply_node(
     node: Node, plan: Plan, holders: Mapping[str, Node], jobs: int | None, verify: bool, partial: bool
 ) -> Outcome:
     """Carry out the part of a plan that is this node's; `holders` has the nodes of the files that lie elsewhere."""
+    from ms_recover.execution.apply import ApplyOptions, apply_plan
+
     task = current()
     _log.info("%s: %d slices are written, %d sources lie elsewhere", node.label, len(plan.actions), len(holders))
     stores = {held.label: NodeStore(held, task.ask) for held in holders.values()}
@@ -80,6 +84,8 @@ def apply_node(
 
 def find_obstacles(node: Node, plan: Plan, elsewhere: Collection[str]) -> tuple[Obstacle, ...]:
     """Return what keeps the part of a plan that is this node's from being written; some of its slices lie elsewhere."""
+    from ms_recover.execution.targets import judge_now
+
     part = replace(plan, root=current().open_root(node))
     return judge_now(part, elsewhere=elsewhere, just_made=True).obstacles
 
@@ -91,6 +97,9 @@ def write_documents(
 
     `follow` is as for `ms_recover.execution.targets.check_place`.
     """
+    from ms_recover.execution.destination import LocalDestination
+    from ms_recover.execution.small_files import write_document
+
     destination, written = LocalDestination(current().open_root(node), follow=follow), []
     for write in writes:
         try:

@@ -1,8 +1,15 @@
-"""The workers of an engine, and the nodes whose disks they see (pure)."""
+"""The workers of an engine, what they report, also as JSON, and the nodes whose disks they see (pure)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from ms_recover.formats.codec import Count, Fields, Size, fill, to_json
+from ms_recover.version import __version__
+
+WORKER_INFO_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +109,67 @@ def _hosts_of(address: str) -> tuple[str, str]:
     """Return the host of ``tcp://HOST:PORT``, with and without the port."""
     place = address.rpartition("://")[2]
     return place, place.rpartition(":")[0].strip("[]") or place
+
+
+class IdentityFields(Fields):
+    """By which two paths are known to be one directory."""
+
+    machine: str
+    device: Count
+    inode: Count
+
+
+class RootFields(Fields):
+    """What a worker sees at the root."""
+
+    root: str
+    path: str
+    identity: IdentityFields | None
+    listing: str | None
+    free_bytes: Size
+    total_bytes: Size
+    missing: bool
+    problem: str | None
+
+
+class WorkerFields(Fields):
+    """One worker."""
+
+    name: str
+    address: str
+    host: str
+    version: str
+    threads: Count
+    root: RootFields | None
+    problem: str | None
+
+
+class WorkerInfoFields(Fields):
+    """All workers that are asked, by name; without an engine this host."""
+
+    version: Literal[1]
+    host: str
+    tool: str
+    workers: tuple[WorkerFields, ...]
+
+
+def reports_to_json(host: str, reports: Iterable[WorkerReport]) -> dict[str, Any]:
+    """Return the reports of workers, asked from a host, as plain JSON values."""
+    fields = WorkerInfoFields(
+        version=WORKER_INFO_VERSION,
+        host=host,
+        tool=f"ms_recover {__version__}",
+        workers=tuple(
+            fill(WorkerFields, one, root=_root(one.root))
+            for one in sorted(reports, key=lambda one: (one.name, one.address))
+        ),
+    )
+    return to_json(fields)
+
+
+def _root(root: RootReport | None) -> RootFields | None:
+    return None if root is None else fill(RootFields, root, identity=_identity(root.identity))
+
+
+def _identity(identity: RootIdentity | None) -> IdentityFields | None:
+    return None if identity is None else fill(IdentityFields, identity)

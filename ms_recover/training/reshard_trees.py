@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.joint.union import unite
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions, ScanOptions
@@ -29,7 +30,6 @@ from ms_recover.planning.tree.candidates import Candidate, find_candidates
 from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.lineage import RunRecord, find_run_records
 from ms_recover.planning.tree.runs import Run
-from ms_recover.planning.tree.union import unite
 from ms_recover.scanning.read import read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.local_store import LocalStore
@@ -146,8 +146,8 @@ def _united(tree: SliceTree, others: Sequence[tuple[Store, Inventory]]) -> Slice
     if not others:
         return tree
     union = unite(tree.inventory, [inventory for _, inventory in others])
-    held = {**union.lenders, **union.holders}
-    return replace(tree, inventory=union.inventory, stores={path: others[number][0] for path, number in held.items()})
+    stores = {path: others[number][0] for path, number in union.holders.items()}
+    return replace(tree, inventory=union.inventory, stores=stores)
 
 
 @dataclass(eq=False)

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import AnswerError, FormatError, MsRecoverError, SlowSourceError, UsageError
+from ms_recover.joint.shares import share_here
+from ms_recover.joint.union import HERE, unite
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -15,7 +17,6 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.planning.plan.explain import explain_planned
 from ms_recover.planning.plan.planner import refuse_older_step
-from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.read import Reading, read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
@@ -138,10 +139,10 @@ class SeveralTrees:
         reading = Reading(jobs=jobs, progress=progress or (lambda count: None))
 
         def read(files: Sequence[SliceFile]) -> Contents:
-            here = [file for file in files if file.path not in union.holders]
+            here = [file for file in files if union.holder(file.path) == HERE]
             contents = read_contents(local.root, here, reading)
             for number, store in enumerate(self.stores):
-                theirs = [file for file in files if union.holders.get(file.path) == number]
+                theirs = [file for file in files if union.holder(file.path) == number]
                 if theirs:
                     contents = contents.merged(self._read(store, theirs, reading))
             return contents
@@ -150,10 +151,8 @@ class SeveralTrees:
         planned = session.planned
         explanation = None if explain is None else explain_planned(planned, explain)
         # The plan is for all nodes; of its actions only those for this one are kept.
-        names = [store.url for store in self.stores]
-        made = cut_down(
-            planned.plan, union, self._living_here(local, options, planned.plan), names, session.contents.digests
-        )
+        living = self._living_here(local, options, planned.plan)
+        made = share_here(planned.plan, union, living, session.contents.digests)
         made = replace(made, warnings=(*map(_text_of_left_out, self.left_out), *made.warnings))
         made = with_obstacles(made, options.follow, elsewhere=union.holders)
         if made.recoverable and not made.actions and not local.ranks and options.ranks is None:
@@ -164,7 +163,7 @@ class SeveralTrees:
             )
         if options.require_newest:
             refuse_older_step(made, explanation)
-        away = {path: self.stores[number] for path, number in {**union.lenders, **union.holders}.items()}
+        away = {path: self.stores[number] for path, number in union.holders.items()}
         return JointPlan(made, explanation, away)
 
     def _read(self, store: Store, files: Sequence[SliceFile], reading: Reading) -> Contents:

@@ -29,7 +29,6 @@ MOST_LINES, FEW_LINES = 600, 80
 OF_ITS_OWN = ("__main__", "mindformers", "cli", "formats", "stores", "model")
 """A command, a format, a store, a noun or an entry point is looked for by its name, however short and seldom used."""
 AWAITING = (
-    "engine",
     "loading",
     "scanning",
     "splitting",

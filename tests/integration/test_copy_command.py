@@ -9,8 +9,9 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.joint.shares import share_here
+from ms_recover.joint.union import unite
 from ms_recover.model.options import PlanOptions, ScanOptions
-from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.read import read_store
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests
@@ -70,7 +71,7 @@ def test_every_rank_comes_back_into_an_empty_root(tree, url, tmp_path):
     union = unite(api.scan(tmp_path / "empty", ScanOptions(may_be_empty=True)), [api.scan(url)])
     with open_store(url) as store:
         made = api.plan(union.inventory, PlanOptions(ranks=ranks), read=lambda files: read_store(store, files))
-        plan = cut_down(made, union, ranks, [url], {})
+        plan = share_here(made, union, ranks, {})
         outcome = api.apply(plan, sources=dict.fromkeys(union.holders, store))
     assert outcome.exit_code == 0, outcome
     for rank in range(4):

@@ -13,14 +13,13 @@ import pytest
 
 from ms_recover import api
 from ms_recover.engine import open_engine, tasks
-from ms_recover.engine.engine import gather
-from ms_recover.engine.spread_tree import SpreadTree
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs.spread_tree import SpreadTree
 from tests.support.command_line import in_this_process
 from tests.support.dask_cluster import REPOSITORY, DaskCluster
-from tests.support.engine_tasks import count_twice
+from tests.support.engine_tasks import count_twice, on_all
 from tests.support.examples import examples
 from tests.support.serving import RECOVER, leftovers
 
@@ -148,7 +147,8 @@ def test_a_damaged_slice_is_outvoted_across_nodes(whole, cluster):
     target.write_bytes(data)
     found = run("verify", "node://*/data/damaged", "--json", cluster=cluster)
     assert found.code == 5
-    assert run("apply", "node://*/data/damaged", cluster=cluster).code == 0
+    done = run("apply", "node://*/data/damaged", cluster=cluster)
+    assert done.code == 0, done.out + done.err
     assert target.read_bytes() == (whole / "ckpt_dir6" / NAME).read_bytes()
 
 
@@ -311,10 +311,9 @@ def test_a_node_that_does_not_come_back_is_an_error_in_time(whole, cluster):
 WAITING = """
 import sys
 from ms_recover.engine import open_engine
-from ms_recover.engine.engine import gather
-from tests.support.engine_tasks import wait_until_stopped
+from tests.support.engine_tasks import on_all, wait_until_stopped
 with open_engine(sys.argv[1], timeout=20) as engine:
-    gather([engine.submit(wait_until_stopped, sys.argv[2]) for _ in range(2)])
+    engine.run(on_all(engine, wait_until_stopped, [(sys.argv[2],)] * 2))
 """
 
 
@@ -361,9 +360,9 @@ def until(ready):
 def test_bytes_are_counted_over_all_workers(cluster):
     counted = []
     with open_engine(cluster.url, timeout=20) as engine:
-        assert gather([engine.submit(count_twice, 5, progress=counted.append) for _ in range(8)]) == [5] * 8
+        assert engine.run(on_all(engine, count_twice, [(5,)] * 8), progress=counted.append) == [5] * 8
         with pytest.raises(MsRecoverError, match="ZeroDivisionError"):
-            gather([engine.submit(divmod, 1, 0)])
+            engine.run(on_all(engine, divmod, [(1, 0)]))
     assert sum(counted) == 80
 
 
@@ -372,11 +371,13 @@ def test_a_scheduler_that_is_killed_is_an_error(whole, tmp_path):
         (own.disk("n1") / "x").mkdir()
         shutil.copytree(whole / "ckpt_dir0", own.disk("n1") / "x" / "ckpt_dir0")
         with open_engine(own.url, timeout=2) as engine:
-            futures = [engine.submit(time.sleep, 30)]
-            own.kill("scheduler")
+            waiting = on_all(engine, time.sleep, [(30,)])
+            striker = threading.Timer(1, own.kill, ("scheduler",))
+            striker.start()
             begun = time.monotonic()
             with pytest.raises(StorageError, match="the scheduler is gone"):
-                gather(futures)
+                engine.run(waiting)
+            striker.join()
             assert time.monotonic() - begun < 30
 
 

@@ -114,7 +114,7 @@ def test_a_scheduler_that_is_started_anew_is_an_error_in_time_or_not_noticed(clu
         striker.join()
         ends.append((done.code, done.err))
         if done.code:
-            assert done.code == 1
+            assert done.code == 1, done.out + done.err
             assert "scheduler" in done.out + done.err
             again = run("apply", trees[0].name, engine, 15)
             assert again.code == 0, again.out + again.err

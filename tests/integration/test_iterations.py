@@ -16,9 +16,10 @@ from ms_recover.formats.common_info import encode_common
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
+from ms_recover.joint.shares import share_here
+from ms_recover.joint.union import unite
 from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.sent_inventory import decode_inventory
 from ms_recover.serving.tree import ServedTree
 from ms_recover.testing.trees import make_tree
@@ -433,7 +434,7 @@ def test_a_node_that_lost_everything_plans_over_another(tmp_path):
     local = api.scan(here, replace(DEFAULT_SCAN, may_be_empty=True))
     union = unite(local, [heard])
     plan = api.plan(union.inventory, PlanOptions(quick=True))
-    cut = cut_down(plan, union, range(8), ["host:1"], {})
+    cut = share_here(plan, union, range(8), {})
     assert len(cut.actions) == 16
     assert {action.target for action in cut.actions} == {
         f"{NEW}/{name}" for rank in range(8) for name in of_rank("dp2_mp2_pp2", rank)
@@ -448,6 +449,6 @@ def test_a_node_uses_what_only_another_has(tmp_path):
     lose(here, *of_rank("dp2_mp2_pp2", 5))
     (here / NEW / "metadata.json").unlink()
     union = unite(api.scan(here), [served(there)])
-    plan = cut_down(api.plan(union.inventory, PlanOptions(quick=True)), union, None, ["host:1"], {})
+    plan = share_here(api.plan(union.inventory, PlanOptions(quick=True)), union, None, {})
     assert [(action.rank, action.source) for action in plan.actions] == [(5, action.target) for action in plan.actions]
     assert [write.target for write in plan.documents] == [f"{NEW}/metadata.json"]

@@ -4,6 +4,14 @@ import os
 import time
 
 from ms_recover.engine.context import current
+from ms_recover.engine.engine import Task
+from ms_recover.engine.nodes import find_shared
+
+
+def on_all(engine, function, calls):
+    """Return tasks that any worker of this host may run, one for the arguments of each call."""
+    node = find_shared(engine.look("/"), "/", None)
+    return [Task(node, function, arguments) for arguments in calls]
 
 
 def wait_until_stopped(folder):

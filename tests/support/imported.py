@@ -12,7 +12,7 @@ from ms_recover.formats.group_info import encode_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.reporting.tables import render_table
 
-_ROOMS = "api verbs cli execution formats model planning reporting scanning stores.local_store stores.urls"
+_ROOMS = "api verbs cli execution joint formats model planning reporting scanning stores.local_store stores.urls"
 for _room in _ROOMS.split():
     _package = importlib.import_module(f"ms_recover.{_room}")
     for _found in pkgutil.walk_packages(getattr(_package, "__path__", ()), f"{_package.__name__}."):

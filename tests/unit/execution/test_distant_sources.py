@@ -11,9 +11,10 @@ import pytest
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.apply import ApplyOptions, apply_plan
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.joint.shares import share_here
+from ms_recover.joint.union import unite
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
-from ms_recover.planning.tree.union import cut_down, unite
 from ms_recover.scanning.scan import scan
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.local_store import LocalStore
@@ -88,7 +89,7 @@ def nodes(tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     union = unite(scan(here, ScanOptions(may_be_empty=True)), [replace(scan(there), root="host:1")])
-    plan = cut_down(make_plan(union.inventory), union, None, ["host:1"], {})
+    plan = share_here(make_plan(union.inventory), union, None, {})
     return plan, there, union.holders, here / "ckpt_dir0" / NAME, truth
 
 
@@ -173,10 +174,10 @@ def parts(tmp_path):
     here.mkdir()
     shutil.rmtree(there / "ckpt_dir0")
     union = unite(scan(here, ScanOptions(may_be_empty=True)), [replace(scan(there), root="host:1")])
-    plan = cut_down(make_plan(union.inventory), union, None, ["host:1"], {})
+    plan = share_here(make_plan(union.inventory), union, None, {})
     [action] = plan.actions
     assert isinstance(action, ComposeAction)
-    return plan, action, there, {**union.lenders, **union.holders}, here, truth
+    return plan, action, there, union.holders, here, truth
 
 
 def test_a_slice_is_composed_from_ranges_of_others_and_names_their_host(parts):

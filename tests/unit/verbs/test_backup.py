@@ -336,7 +336,8 @@ def test_a_damaged_mark_is_an_error_and_never_an_empty_tree(tree, tmp_path):
 
 
 def test_lost_ranks_come_back_from_a_backup(tree, url, tmp_path):
-    from ms_recover.planning.tree.union import cut_down, unite
+    from ms_recover.joint.shares import share_here
+    from ms_recover.joint.union import unite
 
     save_manifests(tree)
     copy(tree, url)
@@ -351,7 +352,7 @@ def test_lost_ranks_come_back_from_a_backup(tree, url, tmp_path):
             return read_store(store, there).merged(read_store(here, [file for file in wanted if file not in there]))
 
         made = api.plan(union.inventory, PlanOptions(ranks=frozenset(range(4))), read=read)
-        plan = cut_down(made, union, frozenset(range(4)), [url], {})
+        plan = share_here(made, union, frozenset(range(4)), {})
         outcome = api.apply(plan, sources=dict.fromkeys(union.holders, store))
     assert outcome.exit_code == 0, outcome
     after = remember(tree)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from ms_recover.errors import ContradictionError
+from ms_recover.model.audit import Giver
 from ms_recover.model.options import AuditOptions
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.blocks import BlockKind, HeldBlock, StepHolders
@@ -110,8 +111,8 @@ def test_bytes_come_from_the_next_rank_of_the_group_that_is_left():
     topology = placed("a", "a", "b", "b")
     (level,) = audited(held(STEP, (0, 2), groups=groups), topology=topology, bandwidth=50.0).levels
     assert [(one.bytes, one.sources, one.seconds) for one in level.singles] == [
-        (200, (("b", 200),), 4.0),
-        (200, (("a", 200),), 4.0),
+        (200, (Giver(host="b", bytes=200),), 4.0),
+        (200, (Giver(host="a", bytes=200),), 4.0),
     ]
 
 
@@ -125,7 +126,7 @@ def test_parts_of_a_slice_come_from_few_ranks():
     kind = BlockKind(stage=0, names=("w",), cut="", source="the test")
     parts = {0: [HeldBlock(kind=kind, holders=ranks, bytes=50) for ranks in ((0, 1, 2), (0, 2))]}
     (level,) = audited(held(STEP, parts=parts)).levels
-    assert level.singles[0].sources == (("2", 100),)
+    assert level.singles[0].sources == (Giver(host="2", bytes=100),)
 
 
 class Asked:
@@ -134,7 +135,7 @@ class Asked:
     def __init__(self, **steps):
         self.steps = steps
 
-    def most_lost(self, domains):
+    def most_lost(self, domains, *, assumed=False):
         return min(2, domains)
 
     def after(self, ranks, steps):

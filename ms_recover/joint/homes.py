@@ -1,15 +1,36 @@
-"""On which node the slices of a rank belong (pure)."""
+"""On which node the slices of a rank belong (pure).
+
+One that knows only itself and those that serve asks `lives_here`; one that looks after all of them, `find_homes`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
-from ms_recover.engine.workers import Node
 from ms_recover.errors import UsageError
+from ms_recover.joint.union import Union
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.texts import list_some
+
+
+class Named(Protocol):
+    """A node as an operator names it."""
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Everything that it may be called by."""
+
+
+def lives_here(union: Union, rank: int, ranks: Collection[int] | None) -> bool:
+    """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""
+    return rank in ranks if ranks is not None else rank not in union.away
 
 
 def held_ranks(inventory: Inventory) -> dict[int, tuple[tuple[int, int], int]]:
@@ -25,7 +46,7 @@ def held_ranks(inventory: Inventory) -> dict[int, tuple[tuple[int, int], int]]:
     return {rank: (newest.get(rank, (-2, -2)), counts[rank]) for rank in counts}
 
 
-def parse_homes(texts: Iterable[tuple[Collection[int], str]], nodes: Sequence[Node]) -> dict[int, int]:
+def parse_homes(texts: Iterable[tuple[Collection[int], str]], nodes: Sequence[Named]) -> dict[int, int]:
     """Return the nodes that the operator names for ranks, by index.
 
     Raises
@@ -45,14 +66,8 @@ def parse_homes(texts: Iterable[tuple[Collection[int], str]], nodes: Sequence[No
     return homes
 
 
-def find_homes(
-    ranks: Iterable[int],
-    nodes: Sequence[Node],
-    inventories: Sequence[Inventory],
-    world_size: int,
-    named: Mapping[int, int],
-) -> dict[int, int]:
-    """Return the node of each rank, by index.
+def find_homes(ranks: Iterable[int], union: Union, world_size: int, named: Mapping[int, int]) -> dict[int, int]:
+    """Return the node of each rank among the others, by index.
 
     It is the one that is `named`, or the one that has files of the rank, those of the newest step first. For a rank
     without any it is the one that the other ranks leave for it: in blocks or in turns of equal size, between its
@@ -63,7 +78,7 @@ def find_homes(
     UsageError
         When that leaves more than one node.
     """
-    held = [held_ranks(inventory) for inventory in inventories]
+    held = [held_ranks(inventory) for inventory in union.others]
     known = [set(ranks_there) for ranks_there in held]
     for rank, index in named.items():
         known[index].add(rank)
@@ -82,8 +97,8 @@ def find_homes(
             else:
                 homes[rank] = found
     if unknown:
-        empty = [node.label for node, ranks_there in zip(nodes, known, strict=True) if not ranks_there]
-        labels = empty or [node.label for node in nodes]
+        empty = [node.root for node, ranks_there in zip(union.others, known, strict=True) if not ranks_there]
+        labels = empty or [node.root for node in union.others]
         raise UsageError(
             f"no node has a file of rank {list_some(unknown)}, and it may belong to any of {list_some(labels)}: say "
             f"where, for example --home {unknown[0]}-{unknown[-1]}={labels[0]}, or name fewer nodes"

@@ -1,10 +1,13 @@
 """On which node a rank belongs."""
 
+from dataclasses import replace
+
 import pytest
 
-from ms_recover.engine.homes import find_homes, parse_homes
 from ms_recover.engine.workers import Node, Worker
 from ms_recover.errors import UsageError
+from ms_recover.joint.homes import find_homes, parse_homes
+from ms_recover.joint.union import unite
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.rank_path import RankPath
 from ms_recover.model.steps import Step
@@ -23,7 +26,12 @@ def holding(*ranks, step=8):
 
 
 def homes(ranks, *held, world=8, named=None):
-    return find_homes(ranks, nodes(len(held)), [holding(*one) for one in held], world, named or {})
+    return find_homes(ranks, together(holding(*one) for one in held), world, named or {})
+
+
+def together(held):
+    there = [replace(one, root=f"n{number}") for number, one in enumerate(held)]
+    return unite(Inventory(root=""), there, spread=True)
 
 
 def test_a_rank_belongs_where_its_files_are():
@@ -32,7 +40,7 @@ def test_a_rank_belongs_where_its_files_are():
 
 def test_where_two_nodes_have_files_of_a_rank_the_newer_step_counts():
     held = [holding(0, step=4), holding(0, step=8)]
-    assert find_homes([0], nodes(2), held, 1, {}) == {0: 1}
+    assert find_homes([0], together(held), 1, {}) == {0: 1}
 
 
 def test_a_lost_rank_belongs_to_the_only_node_without_ranks():

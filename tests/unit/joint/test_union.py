@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.cli.tree import plan_code
+from ms_recover.joint.shares import share_here
+from ms_recover.joint.union import unite
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.inventory import MetaFile, Note, RankPath, StrategyFile
 from ms_recover.model.iterations import Document, Iteration
@@ -12,7 +14,6 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import DocumentWrite, GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.tree.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
 
@@ -28,7 +29,7 @@ def node(*slices, ranks=None, name="here"):
 def planned(local, *served, ranks=None):
     union = unite(local, served)
     plan = make_plan(union.inventory, PlanOptions(ranks=None if ranks is None else frozenset(ranks), world_size=4))
-    return cut_down(plan, union, ranks, [one.root for one in served], {})
+    return share_here(plan, union, ranks, {})
 
 
 def test_what_is_missing_here_comes_from_there():
@@ -45,7 +46,6 @@ def test_a_sound_slice_of_this_node_counts_first():
     here, there = node(slice_file(0), slice_file(1)), node(slice_file(0), slice_file(3), name="there:1")
     union = unite(here, [there])
     assert union.holders == {"ckpt_dir3/test-2_8.ckpt": 0}
-    assert not union.replaced
     assert union.away == {3}
 
 
@@ -67,7 +67,7 @@ def test_what_is_replaced_is_the_file_of_this_node():
     there = node(slice_file(0), slice_file(2), slice_file(3), name="there:1")
     union = unite(here, [there])
     plan = make_plan(union.inventory, PlanOptions(world_size=4, lost=frozenset([0])))
-    [action, _] = cut_down(plan, union, None, ["there:1"], {}).actions
+    [action, _] = share_here(plan, union, None, {}).actions
     assert (action.rank, action.source_rank) == (0, 2)
     assert action.replaces == FileState(40, 9)
 
@@ -158,7 +158,7 @@ def test_only_slices_of_this_node_are_set_aside():
     given_up = tuple(
         GivenUpSlice(rank=rank, path=f"ckpt_dir{rank}/test-2_8.ckpt", state=None, reason="") for rank in (0, 2)
     )
-    cut = cut_down(replace(plan, set_aside=given_up), union, None, ["there:1"], {})
+    cut = share_here(replace(plan, set_aside=given_up), union, None, {})
     assert [one.rank for one in cut.set_aside] == [0]
 
 
@@ -179,7 +179,7 @@ def test_strategy_files_beside_slices_come_from_other_nodes_and_those_named_by_a
     there = replace(node(slice_file(2), slice_file(3), name="there:1"), strategy_files=files)
     union = unite(node(slice_file(0), slice_file(1)), [there])
     plan = make_plan(union.inventory, PlanOptions(world_size=4))
-    cut = cut_down(plan, union, [0, 1, 2, 3], ["there:1"], {})
+    cut = share_here(plan, union, [0, 1, 2, 3], {})
     assert [write.target for write in cut.strategy_files] == ["ckpt_dir2/strategy.ckpt"]
 
 
@@ -201,13 +201,13 @@ def test_of_the_documents_of_other_nodes_those_of_the_planned_iteration_are_writ
     there = with_documents(node(slice_file(2), slice_file(3), name="there:1"), common=object(), value=tracked)
     union = unite(here, [there])
     plan = replace(make_plan(tree([slice_file(0)], {}), PlanOptions(quick=True)), step=ITERATION, actions=())
-    cut = cut_down(plan, union, None, ["there:1"], {})
+    cut = share_here(plan, union, None, {})
     assert [write.target for write in cut.documents] == written
     assert {write.sources for write in cut.documents} == {("the document at there:1",)}
-    none = cut_down(replace(plan, step=Step.iteration(300)), union, None, ["there:1"], {})
+    none = share_here(replace(plan, step=Step.iteration(300)), union, None, {})
     assert none.documents == ()
     tracker = DocumentWrite(target="tracker", value=100, replaces=None, reason="names iteration 50")
-    both = cut_down(replace(plan, documents=(tracker,)), union, None, ["there:1"], {})
+    both = share_here(replace(plan, documents=(tracker,)), union, None, {})
     assert [write.target for write in both.documents] == ["common", "tracker"]  # which is written last
     assert both.documents[1] == tracker
 
@@ -220,7 +220,7 @@ def test_of_the_documents_of_other_nodes_those_of_the_planned_iteration_are_writ
 def test_of_an_iteration_each_node_has_all_files_unless_its_ranks_are_named(step, ranks, brought):
     union = unite(node(slice_file(0), slice_file(1)), [node(slice_file(2), slice_file(3), name="there:1")])
     plan = replace(make_plan(union.inventory, PlanOptions(world_size=4)), step=step)
-    assert [action.rank for action in cut_down(plan, union, ranks, ["there:1"], {}).actions] == brought
+    assert [action.rank for action in share_here(plan, union, ranks, {}).actions] == brought
 
 
 @pytest.mark.parametrize(("evidence", "stated"), [("manifest", "manifest"), (None, "structure")])
@@ -228,5 +228,5 @@ def test_a_slice_that_is_brought_keeps_the_evidence_for_it(evidence, stated):
     union = unite(node(slice_file(0)), [node(slice_file(1), slice_file(2), slice_file(3), name="there:1")])
     plan = make_plan(union.inventory, PlanOptions(world_size=4))
     verdicts = tuple(replace(one, evidence=evidence) for one in plan.ranks)
-    cut = cut_down(replace(plan, ranks=verdicts), union, [1], ["there:1"], {})
+    cut = share_here(replace(plan, ranks=verdicts), union, [1], {})
     assert [(action.rank, action.evidence) for action in cut.actions] == [(1, stated)]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.engine import open_engine
-from ms_recover.engine.engine import gather, settle
-from ms_recover.engine.local_engine import LocalEngine
-from ms_recover.engine.spread_tree import SpreadTree
+from ms_recover.engine.engine import LocalEngine, Task
+from ms_recover.engine.nodes import find_shared
 from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.record import record
@@ -20,6 +18,8 @@ from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.verbs import spread_tree
+from ms_recover.verbs.spread_tree import SpreadTree
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.iteration_trees import unpack
 from tests.support.mishaps import overwrite
@@ -244,19 +244,26 @@ def test_engines_are_named():
             open_engine(name)
 
 
-def test_the_local_engine_is_shaped_as_an_executor():
+def test_tasks_end_in_their_order_and_an_error_is_that_of_all_or_of_one(whole):
     with LocalEngine(threads=2) as engine:
-        assert gather([engine.submit(pow, 2, power) for power in range(5)]) == [1, 2, 4, 8, 16]
-        with pytest.raises(ZeroDivisionError):
-            gather([engine.submit(divmod, 1, 0), engine.submit(pow, 2, 2)])
-        failed = [engine.submit(divmod, 1, 0), engine.submit(pow, 2, 2)]
-        settle(failed)
-        assert failed[1].result() == 4
-        entered = threading.Event()
-        held = engine.submit(entered.wait, 10)
-        entered.set()
-        assert gather([held]) == [True]
-    assert issubclass(UsageError, MsRecoverError)
+        node = find_shared(engine.look(str(whole)), str(whole), None)
+        assert engine.run([Task(node, pow, (2, power)) for power in range(5)]) == [1, 2, 4, 8, 16]
+        tasks = [Task(node, divmod, (1, 0)), Task(node, pow, (2, 2))]
+        with pytest.raises(MsRecoverError, match="ZeroDivisionError"):
+            engine.run(tasks)
+        failed, done = engine.run_each(tasks)
+        assert isinstance(failed, MsRecoverError)
+        assert done == 4
+        assert engine.run([]) == []
+
+
+def test_slices_are_dealt_out_to_the_workers_of_a_node_by_their_bytes(whole):
+    sizes = (50, 10, 10, 10, 10, 10)
+    files = [replace(file, size=size) for file, size in zip(api.scan(whole).slices, sizes, strict=False)]
+    shares = spread_tree._shares(files, 2)
+    assert sorted(sum(file.size for file in share) for share in shares) == [50, 50]
+    assert sorted(file.path for share in shares for file in share) == sorted(file.path for file in files)
+    assert spread_tree._shares(files[:1], 3) == [files[:1]]
 
 
 def test_ranks_live_on_the_node_that_has_their_files_or_that_the_others_leave_for_them(tree, disks):

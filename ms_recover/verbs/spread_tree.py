@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ms_recover.engine import tasks
-from ms_recover.engine.doubles import Copy, contradiction, find_copies
-from ms_recover.engine.engine import Engine, gather, settle
-from ms_recover.engine.homes import find_homes, parse_homes
-from ms_recover.engine.inventories import completed, named_files, sharing, why_empty
-from ms_recover.engine.node_urls import NodeTree, is_node_url
-from ms_recover.engine.outcomes import joined, lost_outcome, outcome_at
-from ms_recover.engine.parts import Layout, documents_of, part_of, sources_of, takes_part, with_places, written_ranks
-from ms_recover.engine.places import find_nodes, find_shared
+from ms_recover.engine.engine import Engine, Task
+from ms_recover.engine.nodes import NodeTree, find_nodes, find_shared, is_node_url
 from ms_recover.engine.roots import look_at
 from ms_recover.engine.workers import Node
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.joint.homes import find_homes, parse_homes
+from ms_recover.joint.shares import (
+    documents_of,
+    joined,
+    lost_outcome,
+    outcome_at,
+    share_of,
+    sources_of,
+    with_homes,
+    written_ranks,
+)
+from ms_recover.joint.union import Double, Union, contradiction, find_doubles, sharing, unite
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import Outcome
-from ms_recover.model.places import Obstacle
-from ms_recover.model.plan import Action, Plan, waves_of
+from ms_recover.model.plan import Action, DocumentWrite, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.topology import Topology
 from ms_recover.model.verdicts import Evidence
 from ms_recover.planning.plan.explain import explain_planned
 from ms_recover.planning.plan.planner import refuse_older_step
-from ms_recover.planning.tree.union import unite
+from ms_recover.scanning.scan import scan
 from ms_recover.verbs.session import Session
 
 _log = logging.getLogger(__name__)
-_MOST_SLICES = 16
-_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,9 @@ class _Scanned:
     """All nodes at one moment."""
 
     nodes: tuple[Node, ...]
-    inventories: tuple[Inventory, ...]
-    whole: Inventory
-    holders: Mapping[str, int]
-    copies: Mapping[str, tuple[Copy, ...]]
+    union: Union
+    """Of the nodes, and of the files that are named here."""
+    doubles: Mapping[str, tuple[Double, ...]]
 
 
 class SpreadTree:
@@ -84,22 +85,18 @@ class SpreadTree:
             with different contents.
         """
         nodes = self._find_nodes()
-        named = named_files(options)
+        gone = tuple(Note(f"{node.label}{node.root}", "does not exist there") for node in nodes if node.gone)
+        named = replace(_named_files(options), root=self.url, notes=gone)
         own = replace(options, group_info=(), strategy=())
-        there = [node for node in nodes if not node.gone]
-        found = iter(gather([self._submit(tasks.scan_node, node, own, progress=progress) for node in there]))
+        scans = [Task(node, tasks.scan_node, (node, own)) for node in nodes if not node.gone]
+        found = iter(self._engine.run(scans, progress=progress))
         inventories = sharing(next(found) if not node.gone else Inventory(root=node.label) for node in nodes)
         if not any(inventory.ranks for inventory in inventories) and not options.may_be_empty:
-            where = "; ".join(f"{inventory.root}: {why_empty(inventory)}" for inventory in inventories[:3])
+            where = "; ".join(f"{one.root}: {one.notes[0].reason if one.notes else 'empty'}" for one in inventories[:3])
             raise MissingInputError(f"{self.url} holds no slices ({where}): name the directory that has the ranks'")
-        union = unite(replace(named, root=self.url), inventories)
-        whole = completed(union.inventory, inventories, nodes)
-        holders = dict(union.holders)
-        for index, inventory in reversed(list(enumerate(inventories))):
-            holders.update((file.path, index) for file in inventory.strategy_files if not os.path.isabs(file.path))
-        copies = find_copies(inventories, union.holders, nodes)
-        self._scanned = _Scanned(nodes, inventories, whole, holders, copies)
-        return whole
+        union = unite(named, inventories, spread=True)
+        self._scanned = _Scanned(nodes, union, find_doubles(union))
+        return union.inventory
 
     def read(
         self, files: Sequence[SliceFile], *, progress: Progress | None = None, from_device: bool = False
@@ -112,26 +109,27 @@ class SpreadTree:
             When a node is lost, or another node has a slice of the same name with other contents.
         """
         scanned = self._known()
-        batches: list[tuple[Node, list[SliceFile]]] = []
-        again: list[tuple[SliceFile, Copy]] = []
+        again: list[tuple[SliceFile, Double]] = []
         wanted: dict[int, list[SliceFile]] = {}
         for file in files:
-            wanted.setdefault(scanned.holders[file.path], []).append(file)
-            again += [(file, copy) for copy in scanned.copies.get(file.path, ())]
-        for index, theirs in wanted.items():
-            batches += [(scanned.nodes[index], batch) for batch in _batches(theirs)]
+            wanted.setdefault(scanned.union.holders[file.path], []).append(file)
+            again += [(file, double) for double in scanned.doubles.get(file.path, ())]
         expect_bytes(progress, sum(file.size for file in files) + sum(file.size for file, _ in again))
-        read = [self._submit(tasks.read_slices, node, batch, from_device, progress=progress) for node, batch in batches]
-        reread = [
-            self._submit(tasks.read_slices, scanned.nodes[copy.node], [copy.file], from_device, progress=progress)
-            for _, copy in again
+        reads = [
+            Task(node, tasks.read_slices, (node, share, from_device))
+            for node, theirs in ((scanned.nodes[index], theirs) for index, theirs in wanted.items())
+            for share in _shares(theirs, len(node.workers))
         ]
-        results = gather([*read, *reread])
+        for _, double in again:
+            node = scanned.nodes[double.node]
+            reads.append(Task(node, tasks.read_slices, (node, [double.file], from_device)))
+        results = self._engine.run(reads, progress=progress)
+        first = len(reads) - len(again)
         contents = Contents()
-        for found in results[: len(read)]:
+        for found in results[:first]:
             contents = contents.merged(found)
-        for (file, copy), found in zip(again, results[len(read) :], strict=True):
-            _compare(file, copy, contents, found, scanned)
+        for (file, double), found in zip(again, results[first:], strict=True):
+            _compare(file, double, contents, found, scanned.union)
         return contents
 
     def plan(
@@ -151,9 +149,10 @@ class SpreadTree:
         """
         planned = Session(inventory, options, read=partial(self.read, progress=progress)).planned
         explanation = None if explain is None else explain_planned(planned, explain)
-        layout = self._layout(planned.plan)
+        homes = self._homes(planned.plan)
         follow = tuple(map(os.path.normpath, options.follow))
-        made = self._with_obstacles(replace(with_places(planned.plan, layout), follow=follow), layout)
+        named = with_homes(planned.plan, self._known().union, homes)
+        made = self._with_obstacles(replace(named, follow=follow), homes)
         if options.require_newest:
             refuse_older_step(made, explanation)
         return made, explanation
@@ -170,7 +169,7 @@ class SpreadTree:
             return None
         scanned = self._known()
         named = parse_homes(self._word, scanned.nodes)
-        homes = find_homes(range(ranks), scanned.nodes, scanned.inventories, ranks, named)
+        homes = find_homes(range(ranks), scanned.union, ranks, named)
         hosts = tuple(scanned.nodes[homes[rank]].label for rank in range(ranks))
         return Topology(("host",), (hosts,), f"the nodes of {self.url}")
 
@@ -184,7 +183,7 @@ class SpreadTree:
         """
         if plan.step is None:
             raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
-        files = {file.path: file for file in self._known().whole.slices}
+        files = {file.path: file for file in self._known().union.inventory.slices}
         for action in plan.actions:
             for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
                 if replica.path not in files:
@@ -220,87 +219,83 @@ class SpreadTree:
         if step is None:
             raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
         planned = plan.actions if plan.step is not None else plan.partials
-        layout = self._layout(plan)
-        self._make_roots(layout)
+        homes = self._homes(plan)
+        self._make_roots(homes)
         outcomes: list[Outcome] = []
         waves = waves_of(planned) or ((),)
 
-        def start(node: Node, part: Plan, away: Mapping[str, Node]) -> Future[Outcome]:
-            given = (part, away, jobs, verify, plan.step is None)
-            return self._submit(tasks.apply_node, node, *given, progress=progress)
+        def carry_out(shares: Sequence[tuple[Node, Plan, Mapping[str, Node]]]) -> list[Outcome]:
+            given = [(*share, jobs, verify, plan.step is None) for share in shares]
+            ends = self._engine.run_each([Task(one[0], tasks.apply_node, one) for one in given], progress=progress)
+            return [_outcome_of(node, share, end) for (node, share, _), end in zip(shares, ends, strict=True)]
 
         for number, wave in enumerate(waves):
             now = replace(plan, set_aside=())
-            outcomes += self._apply_wave(now, wave, layout, start, last=number == len(waves) - 1)
+            if number < len(waves) - 1:
+                now = replace(now, group_files=(), meta_files=(), strategy_files=())
+            outcomes += carry_out(self._shares(now, homes, wave))
         made = joined(plan, planned, outcomes, verify)
         if plan.set_aside and not made.failed:
             aside = replace(plan, group_files=(), meta_files=(), strategy_files=())
-            outcomes += self._apply_wave(aside, (), layout, start, last=True)
+            outcomes += carry_out(self._shares(aside, homes, ()))
             made = joined(plan, planned, outcomes, verify)
         if made.exit_code == 0 and plan.step is not None:
-            made = self._with_documents(made, plan, layout)
+            made = self._with_documents(made, plan, homes)
         return made
 
-    def _apply_wave(
-        self,
-        plan: Plan,
-        wave: Sequence[Action],
-        layout: Layout,
-        start: Callable[[Node, Plan, Mapping[str, Node]], Future[Outcome]],
-        *,
-        last: bool,
-    ) -> list[Outcome]:
-        """Let each node do its part of a wave of actions, and with the `last` what follows them."""
+    def _shares(
+        self, plan: Plan, homes: Mapping[int, int], wave: Sequence[Action]
+    ) -> list[tuple[Node, Plan, Mapping[str, Node]]]:
+        """Return what each node does of a plan with a wave of its actions, and whom it reads from."""
         scanned = self._known()
-        started: list[tuple[Node, Plan, Future[Outcome]]] = []
+        shares: list[tuple[Node, Plan, Mapping[str, Node]]] = []
         for index, node in enumerate(scanned.nodes):
-            part = part_of(plan, index, wave, layout, last=last)
-            small = part.group_files or part.meta_files or part.strategy_files or part.set_aside
-            if not (part.actions or part.partials or small):
-                continue
-            away = {path: scanned.nodes[held] for path, held in sources_of(part, index, layout.holders).items()}
-            started.append((node, part, start(node, part, away)))
-        settle([future for _, _, future in started])
-        outcomes = []
-        for node, part, future in started:
-            try:
-                outcomes.append(outcome_at(node.label, future.result()))
-            except MsRecoverError as error:
-                outcomes.append(lost_outcome(node.label, part, error))
-        return outcomes
+            share = self._share(plan, index, homes, wave)
+            small = share.group_files or share.meta_files or share.strategy_files or share.set_aside
+            if share.actions or share.partials or small:
+                away = sources_of(share, scanned.union, index)
+                shares.append((node, share, {path: scanned.nodes[held] for path, held in away.items()}))
+        return shares
 
-    def _with_documents(self, made: Outcome, plan: Plan, layout: Layout) -> Outcome:
+    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action] | None = None) -> Plan:
+        return share_of(plan, self._known().union, node, lambda rank: homes.get(rank) == node, wave)
+
+    def _documents(self, plan: Plan, node: int, homes: Mapping[int, int]) -> tuple[DocumentWrite, ...]:
+        """Return the documents that a node lacks, if it has ranks or gets some."""
+        union = self._known().union
+        if not union.at(node).ranks and node not in homes.values():
+            return ()
+        return documents_of(plan, union, node)
+
+    def _with_documents(self, made: Outcome, plan: Plan, homes: Mapping[int, int]) -> Outcome:
         """Write the documents of iterations on every node that takes part, once all slices are there."""
-        scanned = self._known()
-        started = []
-        for index, node in enumerate(scanned.nodes):
-            writes = documents_of(plan, index, layout, scanned.whole) if takes_part(index, layout) else ()
+        started: list[Task] = []
+        for index, node in enumerate(self._known().nodes):
+            writes = self._documents(plan, index, homes)
             if writes:
-                started.append((node, self._submit(tasks.write_documents, node, writes, plan.follow)))
+                started.append(Task(node, tasks.write_documents, (node, writes, plan.follow)))
         written: set[str] = set()
         errors, code = [], 0
-        for (node, _), (targets, error) in zip(started, gather([future for _, future in started]), strict=True):
+        for task, (targets, error) in zip(started, self._engine.run(started), strict=True):
             written.update(targets)
             if error is not None:
-                errors.append(f"{node.label}: {error}")
+                errors.append(f"{task.node.label}: {error}")
                 code = max(code, error.exit_code)
         return replace(made, documents=tuple(sorted(written)), errors=tuple(errors), exit_code=code)
 
-    def _with_obstacles(self, plan: Plan, layout: Layout) -> Plan:
+    def _with_obstacles(self, plan: Plan, homes: Mapping[int, int]) -> Plan:
         """Let each node that is there find what keeps its part of a plan that was just made from being written."""
         scanned = self._known()
-        started: list[tuple[Node, Future[tuple[Obstacle, ...]]]] = []
+        started: list[Task] = []
         for index, node in enumerate(scanned.nodes):
-            part = part_of(plan, index, plan.actions, layout, last=True)
-            if takes_part(index, layout):
-                part = replace(part, documents=documents_of(plan, index, layout, scanned.whole))
-            if part.changes_anything and not node.gone:
-                away = sources_of(part, index, layout.holders)
-                started.append((node, self._submit(tasks.find_obstacles, node, part, tuple(away))))
-        found = gather([future for _, future in started])
+            share = self._share(plan, index, homes, plan.actions)
+            share = replace(share, documents=self._documents(plan, index, homes))
+            if share.changes_anything and not node.gone:
+                away = sources_of(share, scanned.union, index)
+                started.append(Task(node, tasks.find_obstacles, (node, share, tuple(away))))
         named = [
-            replace(one, reason=f"{node.label}: {one.reason}")
-            for (node, _), obstacles in zip(started, found, strict=True)
+            replace(one, reason=f"{task.node.label}: {one.reason}")
+            for task, obstacles in zip(started, self._engine.run(started), strict=True)
             for one in obstacles
         ]
         return replace(plan, obstacles=tuple(named))
@@ -322,33 +317,32 @@ class SpreadTree:
         scanned = self._known()
         by_node: dict[int, list[tuple[SliceFile, Evidence]]] = {}
         for file, evidence in slices:
-            by_node.setdefault(scanned.holders[file.path], []).append((file, evidence))
-        futures = []
+            by_node.setdefault(scanned.union.holders[file.path], []).append((file, evidence))
+        seals = []
         for index, theirs in by_node.items():
             known = {file.path: digests[file.path] for file, _ in theirs}
             members = {file.rank: groups[file.rank] for file, _ in theirs if file.rank in groups}
-            futures.append(self._submit(tasks.seal_node, scanned.nodes[index], theirs, members, world_size, known))
-        sealed = {path for paths in gather(futures) for path in paths}
+            node = scanned.nodes[index]
+            seals.append(Task(node, tasks.seal_node, (node, theirs, members, world_size, known)))
+        sealed = {path for paths in self._engine.run(seals) for path in paths}
         return [file.path for file, _ in slices if file.path in sealed]
 
-    def _make_roots(self, layout: Layout) -> None:
+    def _make_roots(self, homes: Mapping[int, int]) -> None:
         """Make the roots of nodes that lost them and get slices."""
         scanned = self._known()
-        wanted = [
-            index for index, node in enumerate(scanned.nodes) if node.gone and index in set(layout.homes.values())
-        ]
-        made = gather([self._submit(tasks.make_node, scanned.nodes[index]) for index in wanted])
+        wanted = [index for index, node in enumerate(scanned.nodes) if node.gone and index in homes.values()]
+        lost = [scanned.nodes[index] for index in wanted]
+        made = self._engine.run([Task(node, tasks.make_node, (node,)) for node in lost])
         nodes = list(scanned.nodes)
         for index, identity in zip(wanted, made, strict=True):
             nodes[index] = replace(nodes[index], identities=frozenset({identity}))
         self._scanned = replace(scanned, nodes=tuple(nodes))
 
-    def _layout(self, plan: Plan) -> Layout:
+    def _homes(self, plan: Plan) -> dict[int, int]:
+        """Return the nodes of the ranks that a plan writes something for."""
         scanned = self._known()
         named = parse_homes(self._word, scanned.nodes)
-        homes = find_homes(written_ranks(plan), scanned.nodes, scanned.inventories, plan.world_size, named)
-        names = tuple(node.label for node in scanned.nodes)
-        return Layout(names=names, inventories=scanned.inventories, holders=scanned.holders, homes=homes)
+        return find_homes(written_ranks(plan), scanned.union, plan.world_size, named)
 
     def _find_nodes(self) -> tuple[Node, ...]:
         if is_node_url(self.url):
@@ -360,11 +354,6 @@ class SpreadTree:
             _log.info("%s: %d workers%s", node.label, len(node.workers), " and no root" if node.gone else "")
         return nodes
 
-    def _submit(
-        self, function: Callable[..., object], node: Node, *arguments: object, progress: Progress | None = None
-    ) -> Future[Any]:
-        return self._engine.submit(function, node, *arguments, where=node, progress=progress)
-
     def _known(self) -> _Scanned:
         if self._scanned is None:
             self.scan()
@@ -372,22 +361,38 @@ class SpreadTree:
         return self._scanned
 
 
-def _batches(files: Sequence[SliceFile]) -> list[list[SliceFile]]:
-    """Cut a list of slices so that a batch takes about a second; equal headers in one batch are read once."""
-    batches: list[list[SliceFile]] = []
-    size = 0
+def _shares(files: Sequence[SliceFile], workers: int) -> list[list[SliceFile]]:
+    """Deal slices out to the workers of a node, each about as many bytes."""
+    shares: list[list[SliceFile]] = [[] for _ in range(workers)]
+    sizes = [0] * workers
     for file in files:
-        if not batches or len(batches[-1]) >= _MOST_SLICES or size + file.size > _MOST_BYTES:
-            batches.append([])
-            size = 0
-        batches[-1].append(file)
-        size += file.size
-    return batches
+        least = sizes.index(min(sizes))
+        shares[least].append(file)
+        sizes[least] += file.size
+    return [share for share in shares if share]
 
 
-def _compare(file: SliceFile, copy: Copy, contents: Contents, found: Contents, scanned: _Scanned) -> None:
-    """Raise a ContradictionError when a slice and its copy on another node differ."""
+def _outcome_of(node: Node, share: Plan, end: Outcome | Exception) -> Outcome:
+    if isinstance(end, Outcome):
+        return outcome_at(node.label, end)
+    if isinstance(end, MsRecoverError):
+        return lost_outcome(node.label, share, end)
+    raise end
+
+
+def _compare(file: SliceFile, double: Double, contents: Contents, found: Contents, union: Union) -> None:
+    """Raise a ContradictionError when a slice and its double on another node differ."""
     one = file.manifest.digests if file.manifest is not None else contents.digests.get(file.path)
-    other = copy.file.manifest.digests if copy.file.manifest is not None else found.digests.get(copy.file.path)
+    other = double.file.manifest.digests if double.file.manifest is not None else found.digests.get(file.path)
     if one is not None and other is not None and one.file != other.file:
-        raise contradiction(file.path, scanned.nodes[scanned.holders[file.path]], scanned.nodes[copy.node])
+        raise contradiction(union, file.path, double.node)
+
+
+def _named_files(options: ScanOptions) -> Inventory:
+    """Return the rank lists and strategy files that options name, which lie on this host; errors as for a scan."""
+    if not options.group_info and not options.strategy:
+        return Inventory(root="")
+    own = ScanOptions(group_info=options.group_info, strategy=options.strategy, may_be_empty=True)
+    with tempfile.TemporaryDirectory(prefix="ms_recover-") as empty:
+        found = scan(empty, own)
+    return Inventory(root="", group_files=found.group_files, strategy_files=found.strategy_files)
