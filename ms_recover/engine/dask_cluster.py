@@ -106,10 +106,9 @@ class Cluster:
         said = (await self.client.run(report, root, workers=[address], on_error="return"))[address]
         if isinstance(said, OSError | asyncio.TimeoutError):
             raise said
-        if isinstance(said, tuple):
-            release, data = said
-            found: WorkerReport = pickle.loads(data)  # noqa: S301
-            return found if release == DISTRIBUTED else WorkerReport(**fields, problem=_differs("distributed", release))
+        if isinstance(said, tuple) and said[:2] == (__version__, DISTRIBUTED):
+            found: WorkerReport = pickle.loads(said[2])  # noqa: S301
+            return found
         asked = {"op": "versions", "packages": ["ms_recover"]}  # answered also where ms_recover is not installed
         versions = await self.client.scheduler.broadcast(msg=asked, workers=[address], on_error="return")
         if isinstance(versions[address], Exception):

@@ -24,13 +24,13 @@ import distributed
 from distributed.core import Status
 from distributed.protocol import to_serialize
 
+import ms_recover
 from ms_recover.engine.context import TaskContext, carried, running
 from ms_recover.engine.requests import Reply, Request, answer
 from ms_recover.engine.roots import look_at, roots_from_environment
 from ms_recover.engine.workers import Node, WorkerReport
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.stores.local import StoppedError
-from ms_recover.version import __version__
 
 _log = logging.getLogger(__name__)
 DISTRIBUTED = version("distributed")
@@ -56,8 +56,8 @@ class Session:
     """Seconds to wait for a node whose worker was lost."""
 
 
-async def report(root: str, dask_worker: Any = None) -> tuple[str, bytes]:
-    """Return the version of distributed and what a worker sees at a root.
+async def report(root: str, dask_worker: Any = None) -> tuple[str, str, bytes]:
+    """Return the versions of ms_recover and distributed, and what a worker sees at a root, which only the same read.
 
     From now on it answers the requests of others.
     """
@@ -71,12 +71,12 @@ async def report(root: str, dask_worker: Any = None) -> tuple[str, bytes]:
         address=dask_worker.address,
         name=str(dask_worker.name),
         host=socket.gethostname(),
-        version=__version__,
+        version=ms_recover.__version__,
         threads=dask_worker.state.nthreads,
         root=seen,
         problem=problem,
     )
-    return DISTRIBUTED, pickle.dumps(found)
+    return ms_recover.__version__, DISTRIBUTED, pickle.dumps(found)
 
 
 def is_at_work(session: str, dask_worker: Any = None) -> bool:

@@ -197,7 +197,7 @@ def test_a_worker_that_lies_about_its_root_is_found_out(whole, cluster, tmp_path
     try:
         for command in ("verify", "plan", "apply", "seal"):
             done = run(command, root, cluster=cluster)
-            assert done.code == 3
+            assert done.code == 3, (done.out, done.err)
             assert f"ckpt_dir0/{NAME}" in done.err or "ckpt_dir0/test-1_4.ckpt" in done.err
             assert "liar" in done.err
             assert "n1" in done.err
@@ -220,7 +220,7 @@ def test_a_worker_of_another_version_or_without_the_package_takes_no_part(whole,
     cluster.start("old", environment={"PYTHONPATH": str(tmp_path / "old")})
     try:
         done = run("verify", f"node://*/data/{name}", cluster=cluster)
-        assert done.code == 3
+        assert done.code == 3, (done.out, done.err)
         words = ("cannot run ms_recover", "has no ms_recover") if broken else ("has ms_recover 0.0.1, and this host",)
         assert any(f"worker old: {one}" in done.err for one in words), done.err  # the release of dask decides
         assert run("verify", f"node://{{n1,n2,n3,n4}}/data/{name}", cluster=cluster).code == 0
