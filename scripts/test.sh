@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests: all of them (under 40 minutes on 2 cores), or those that need no MindSpore and start no program (under 3).
+# Run the tests: all of them (under 40 minutes on 2 cores), or those that need no MindSpore and start no program (under 4).
 # Three processes run files side by side: many tests wait, for disks, time limits and other processes.
 #
 #   test.sh [--quick] [arguments for pytest]      for example: test.sh --quick tests/unit/planning -x
