@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.cli.tree import plan_code
-from ms_recover.joint.shares import share_here
+from ms_recover.joint.shares import share_here, share_of
 from ms_recover.joint.union import unite
-from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.inventory import MetaFile, Note, RankPath, StrategyFile
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.options import PlanOptions
@@ -160,6 +160,45 @@ def test_only_slices_of_this_node_are_set_aside():
     )
     cut = share_here(replace(plan, set_aside=given_up), union, None, {})
     assert [one.rank for one in cut.set_aside] == [0]
+
+
+def test_a_damaged_slice_of_this_node_is_set_aside_with_the_one_of_another_node_that_counts():
+    """Else the damaged one of a given-up step would lie here alone, and be the newest."""
+    broken = slice_file(1, problem="cut off", size=40, mtime=9)
+    union = unite(node(slice_file(0), broken), [node(slice_file(1), name="there:1")])
+    plan = make_plan(tree([slice_file(0)], {}), PlanOptions(quick=True))
+    given_up = GivenUpSlice(rank=1, path=broken.path, state=FileState(100, 1), reason="")
+    cut = share_here(replace(plan, set_aside=(given_up,)), union, None, {})
+    assert [(one.path, one.state) for one in cut.set_aside] == [(broken.path, FileState(40, 9))]
+
+
+@pytest.mark.parametrize(
+    ("here", "kept"),
+    [
+        ({}, True),
+        ({"problem": "cut off"}, False),
+        ({"problem": "input/output error", "failing": True}, True),
+    ],
+    ids=["sound", "cut off", "not given by its device"],
+)
+def test_a_node_keeps_what_it_replaces_unless_its_structure_is_damaged(here, kept):
+    """The plan replaces the outvoted slice of another node, which counts; this node has one of that name."""
+    own = replace(slice_file(1), **here)
+    union = unite(node(slice_file(0)), [node(slice_file(1), name="there:1"), node(own, name="there:2")])
+    aside = f"{own.path}.outvoted"
+    action = CopyAction(
+        rank=1,
+        replica=Replica(0, slice_file(0).path, FileState(100, 1), None),
+        target=own.path,
+        replaces=FileState(100, 1),
+        reason="outvoted",
+        evidence="structure",
+        group=(0, 1),
+        set_aside=aside,
+    )
+    plan = replace(make_plan(tree([slice_file(0)], {}), PlanOptions(quick=True)), step=STEP, actions=(action,))
+    [made] = share_of(plan, union, 1, lambda rank: rank == 1).actions
+    assert made.set_aside == (aside if kept else None)
 
 
 def test_a_slice_of_this_node_that_only_its_device_fails_to_give_is_kept_beside_what_replaces_it():
