@@ -54,7 +54,7 @@ class DaskEngine(Engine):
     """The workers of the cluster whose scheduler is at a URL, ``dask://HOST:PORT`` or ``dask:///FILE`` of a scheduler.
 
     TLS is used where the configuration of dask has certificates, and always with ``tls://``. dask runs each task on
-    the worker that it is pinned to, cancels it, and tells how it ends. A task whose worker is gone, which dask would
+    the worker that it is pinned to, cancels it, and reports how it ends. A task whose worker is gone, which dask would
     keep for ever, is pinned to another one that sees the same tree, and ends in time where there is none. Errors and
     parameters are those of `ms_recover.engine.open_engine`.
     """

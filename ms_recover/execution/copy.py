@@ -216,7 +216,7 @@ class _Copy:
         try:
             data = self._source.read_small(path, "a state file", MOST_STATE)
         except MsRecoverError as error:
-            _log.warning("%s: its state file cannot be had: %s", where, error)
+            _log.warning("%s: its state file cannot be obtained: %s", where, error)
             return False
         if digest_of(data) != training.state_digest:
             _log.warning("%s: its state file at %s is damaged, and left out", where, self._source.url)

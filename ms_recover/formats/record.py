@@ -5,7 +5,7 @@ lists them in ``RECORD``, words with a space between:
 
 - ``reason``: the attribute, or property, of that name
 - ``bytes=size``: a member that is named otherwise than its attribute
-- ``*step``: the members of the noun in that attribute; ``*header?``, where it is not None, behind all others
+- ``*step``: the members of the noun in that attribute; ``*header?``, where it is not None, after all others
 - ``part?=kind``, ``borrowed?``: a member that is left out where it is None, False or empty
 - ``documents?of_iteration``: a member that is there where another attribute is true
 

@@ -71,8 +71,8 @@ def unite(
     """Unite the inventory of this node with those of others, whose roots are the names of the nodes.
 
     A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
-    has a sound one. Those of the `others` at the indexes in `backups` are no nodes: no rank lives there. In a tree
-    that is `spread` over the others they are all looked after from here: no directory may be denied on any of them.
+    has a sound one. The `others` at the indexes in `backups` are not nodes: no rank lives there. In a tree that is
+    `spread` over the others they are all looked after from here: no directory may be denied on any of them.
     """
     nodes = [here, *map(_naming_host, others)]
     slices, holders = _slices(nodes)

@@ -336,7 +336,7 @@ def read_wanted(data: bytes) -> list[Wanted]:
     Raises
     ------
     FormatError
-        When it is no such request.
+        When the body is not such a request.
     """
     try:
         asked = convert(decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES), _Digests)

@@ -390,16 +390,16 @@ def _ending_before(
 ) -> dict[str, str]:
     """Return those of the holders of a parameter that may have been cut off before it.
 
-    One with a manifest was saved as it is, and so was one that lists what it did at another step, or what comes behind.
+    One with a manifest was saved as it is, and so was one that lists what it did at another step, or what comes after.
     """
     listing = {one.listed for one in slices if name in one.listed.index}
-    behind = frozenset(later.name for listed in listing for later in listed[listed.index[name] :])
+    later_names = frozenset(later.name for listed in listing for later in listed[listed.index[name] :])
     why = f"ends too early: {facts.stages.paths[facts.stages.of(slices[0].rank)]} names {name!r}, which no slice has"
     return {
         one.path: f"{why} that holds the same part"
         for one in holders
         if one.manifest is None and not one.path.endswith(ANY_ORDER)
-        if behind.isdisjoint(one.listed.names) and not _was_listed(facts, one)
+        if later_names.isdisjoint(one.listed.names) and not _was_listed(facts, one)
     }
 
 
