@@ -99,7 +99,7 @@ planned_step() {
         "$PYTHON" -c 'import json, sys; print("{epoch}_{step}".format_map(json.load(sys.stdin)["step"]))'
 }
 
-# Compare the run in $2, resumed behind step $3, with the uninterrupted one in $1: every loss, and the slices of step $4.
+# Compare the run in $2, resumed after step $3, with the uninterrupted one in $1: every loss, and the slices of step $4.
 compare() {
     local rank
     run "$PYTHON" "$sample/compare_losses.py" "$1" "$2" --after "$3" --ranks "$RANK_SIZE"
@@ -128,7 +128,7 @@ step=$(planned_step "$work/lost")
 say "4. recover-ckpt apply: copy, and read back"
 recover-ckpt apply "$work/lost"
 
-say "5. Resume on all 4 ranks behind step $step"
+say "5. Resume on all 4 ranks after step $step"
 run recover "$work/lost"
 
 say "6. Compare with the run that was never interrupted"
@@ -194,7 +194,7 @@ recover-ckpt verify "$work/lost3" --step "$step"
 cmp "$work/before.ckpt" "$damaged"
 echo "rank 0's slice is what it was before it was damaged"
 
-say "14. Resume on all 3 ranks behind step $step"
+say "14. Resume on all 3 ranks after step $step"
 run recover "$work/lost3"
 
 say "15. Compare with the run that was never interrupted"
