@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from ms_recover.errors import FormatError, MsRecoverError, UsageError, Verificat
 from ms_recover.execution.context import ActionContext, Made
 from ms_recover.execution.destination import Destination, own_manifest
 from ms_recover.execution.image_writer import write_image
-from ms_recover.execution.manifests import TOOL, check_against, manifest_in
+from ms_recover.execution.manifests import NamedSlice, check_against, manifest_in
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.formats.image import make_image
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
@@ -115,27 +114,23 @@ def _manifest(action: ComposeAction, image: SliceImage, digests: Digests, contex
     model = None
     with suppress(MsRecoverError):  # the slice is there, with a manifest of less
         model = manifest_in(origins[action.model][1], action.sources[action.model].path)
-    return Manifest(
-        run_id=context.run_id or "",
-        rank=action.rank,
-        world_size=context.world_size,
-        step=context.step,
-        cumulative_step=model.cumulative_step if model is not None else None,
-        file=os.path.basename(action.target),
-        size=image.size,
-        digests=digests,
-        parameters=image.parameters,
-        group=action.group,
-        strategy_digest=model.strategy_digest if model is not None else None,
-        provenance=Provenance(
-            kind="composed",
-            evidence=action.evidence,
-            sources=tuple(ProvenanceSource(source.rank, source.path, origin.host) for source, origin in origins),
-            borrowed=action.borrowed,
-        ),
-        tool=TOOL,
+    subject = NamedSlice(
+        action.target,
+        action.rank,
+        context.world_size,
+        context.step,
+        model.cumulative_step if model is not None else None,
+        context.run_id or "",
         training=model.training.of_recovered() if model is not None and model.training is not None else None,
     )
+    provenance = Provenance(
+        kind="composed",
+        evidence=action.evidence,
+        sources=tuple(ProvenanceSource(source.rank, source.path, origin.host) for source, origin in origins),
+        borrowed=action.borrowed,
+    )
+    strategy = model.strategy_digest if model is not None else None
+    return subject.manifest(image, digests, action.group, strategy, provenance)
 
 
 def _not_dealt(entry: tuple[str, str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from functools import partial
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.context import ActionContext, Made
 from ms_recover.execution.destination import Destination, own_manifest
-from ms_recover.execution.manifests import TOOL, check_against, manifest_in, seal_open
+from ms_recover.execution.manifests import TOOL, NamedSlice, check_against, manifest_in, seal_open
 from ms_recover.execution.sources import BadSourceError, Sources, blaming_source
 from ms_recover.execution.state_files import MOST_STATE, STATE_MODE
 from ms_recover.file_names import STATE_SUFFIX
@@ -201,8 +201,9 @@ class _Copy:
         context = self._context
         assert context.step is not None
         with file:
-            known = context.step, context.world_size, self._action.group, context.run_id or ""
-            return seal_open(file, self._action.rank, *known)
+            run = context.run_id or ""
+            subject = NamedSlice(file.name, self._action.rank, context.world_size, context.step, None, run)
+            return seal_open(file, subject, self._action.group)
 
     def _bring_state(self, manifest: Manifest) -> bool:
         """Copy the slice's own state file from another tree; return whether it holds what the manifest names.

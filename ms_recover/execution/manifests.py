@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from ms_recover.errors import (
     FormatError,
@@ -15,8 +16,9 @@ from ms_recover.errors import (
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest, encode_manifest
-from ms_recover.model.manifest import Manifest
-from ms_recover.model.provenance import Provenance
+from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
+from ms_recover.model.provenance import SAVED, Provenance
+from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import Digester, digest_file
@@ -25,6 +27,56 @@ from ms_recover.stores.store import OpenFile, Store, never
 from ms_recover.version import __version__
 
 TOOL = f"ms_recover {__version__}"
+
+
+class _Contents(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+
+
+@dataclass(frozen=True)
+class NamedSlice:
+    """A slice under its final path, and whose it is; the facts are those of `Manifest`."""
+
+    path: str
+    rank: int
+    world_size: int
+    step: Step
+    cumulative_step: int | None
+    run_id: str
+    training: TrainingRecord | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.step}, {self.path}"
+
+    def manifest(
+        self,
+        contents: _Contents,
+        digests: Digests,
+        group: tuple[int, ...],
+        strategy: str | None = None,
+        provenance: Provenance = SAVED,
+    ) -> Manifest:
+        """Return the manifest of the slice; `strategy` is the digest of the strategy file that it was saved under."""
+        return Manifest(
+            run_id=self.run_id,
+            rank=self.rank,
+            world_size=self.world_size,
+            step=self.step,
+            cumulative_step=self.cumulative_step,
+            file=os.path.basename(self.path),
+            size=contents.size,
+            digests=digests,
+            parameters=contents.parameters,
+            group=group,
+            strategy_digest=strategy,
+            provenance=provenance,
+            tool=TOOL,
+            training=self.training,
+        )
 
 
 def write_manifest(slice_path: str, manifest: Manifest, *, staged: str | None = None) -> None:
@@ -54,35 +106,21 @@ def make_manifest(
     MsRecoverError
         When it cannot be read.
     """
+    subject = NamedSlice(slice_path, rank, world_size, step, None, run_id)
     with LocalFile(slice_path) as opened:
-        made = seal_open(opened, rank, step, world_size, group, run_id)
-    return replace(made, strategy_digest=strategy_digest(os.path.dirname(slice_path)))
+        return seal_open(opened, subject, group, strategy_digest(os.path.dirname(slice_path)))
 
 
-def seal_open(
-    opened: OpenFile, rank: int, step: Step, world_size: int, group: tuple[int, ...], run_id: str = ""
-) -> Manifest:
-    """Return the manifest of an open slice, as `make_manifest`, that names no strategy file."""
+def seal_open(opened: OpenFile, subject: NamedSlice, group: tuple[int, ...], strategy: str | None = None) -> Manifest:
+    """Return the manifest of an open slice, as `make_manifest`; the subject says whose it is."""
     header = parse_header(opened.read_at, opened.size, name=opened.name)
     if header.problems:
         raise VerificationError(f"{opened.name} gets no manifest: {header.problems[0]}")
     digester = Digester(header.contents)
     opened.read_range(0, opened.size, digester.update, never)
     opened.check_unchanged()
-    return Manifest(
-        run_id=run_id,
-        rank=rank,
-        world_size=world_size,
-        step=step,
-        cumulative_step=None,
-        file=os.path.basename(opened.name),
-        size=header.size,
-        digests=digester.digests(),
-        parameters=header.parameters,
-        group=group,
-        strategy_digest=None,
-        provenance=Provenance(kind="sealed", evidence="structure"),
-        tool=TOOL,
+    return subject.manifest(
+        header, digester.digests(), group, strategy, Provenance(kind="sealed", evidence="structure")
     )
 
 

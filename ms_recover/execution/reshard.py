@@ -15,7 +15,7 @@ from ms_recover.execution.context import ActionContext
 from ms_recover.execution.destination import LocalDestination, remove_leftovers
 from ms_recover.execution.image_writer import write_image
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import TOOL, manifest_in
+from ms_recover.execution.manifests import NamedSlice, manifest_in
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.problems import Problem, attempted
 from ms_recover.execution.reshard_check import compare_back
@@ -25,7 +25,7 @@ from ms_recover.execution.writable import free_bytes
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Digests
 from ms_recover.model.progress import expect_bytes
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile, written_parameters
@@ -307,31 +307,29 @@ class _Run:
             for piece in item.pieces
         ]
         sources = [action.sources[number] for number in used]
-        manifest = Manifest(
-            run_id=plan.run_id or "",
-            rank=file.rank,
-            world_size=plan.ranks,
-            step=plan.written_step,
-            cumulative_step=first.cumulative_step if first is not None else None,
-            file=os.path.basename(action.target),
-            size=image.size,
-            digests=digests,
-            parameters=image.parameters,
-            group=file.group,
-            strategy_digest=self._strategies[file.stage] if self._strategies and plan.metadata is None else None,
-            provenance=Provenance(
-                kind="resharded",
-                evidence="manifest" if all(proven[one.path] for one in sources) else "layout",
-                sources=tuple(ProvenanceSource(one.rank, os.path.join(plan.root, one.path)) for one in sources),
-                borrowed=action.borrowed,
-            ),
-            tool=TOOL,
+        subject = NamedSlice(
+            action.target,
+            file.rank,
+            plan.ranks,
+            plan.written_step,
+            first.cumulative_step if first is not None else None,
+            plan.run_id or "",
             training=replace(training.of_recovered(), rank_local=()) if training is not None else None,
+        )
+        provenance = Provenance(
+            kind="resharded",
+            evidence="manifest" if all(proven[source.path] for source in sources) else "layout",
+            sources=tuple(ProvenanceSource(source.rank, os.path.join(plan.root, source.path)) for source in sources),
+            borrowed=action.borrowed,
+        )
+        strategy = self._strategies[file.stage] if self._strategies and plan.metadata is None else None
+        manifest = replace(
+            subject.manifest(image, digests, file.group, strategy, provenance),
             ranges=tuple(sorted(ranges, key=lambda one: (one[0], one[2].target))),
             cast=tuple(
-                (one.parameter.name, one.parameter.dtype)
-                for one in action.parameters
-                if one.parameter.name in self._casts
+                (written.parameter.name, written.parameter.dtype)
+                for written in action.parameters
+                if written.parameter.name in self._casts
             ),
         )
         self._output.write_manifest(action.target, manifest)

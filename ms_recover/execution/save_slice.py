@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.manifests import strategy_digest, write_manifest
-from ms_recover.execution.saved_manifest import SavedSlice
+from ms_recover.execution.manifests import NamedSlice, strategy_digest, write_manifest
 from ms_recover.execution.state_files import write_state
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, STATE_SUFFIX
 from ms_recover.formats.header import read_header
@@ -31,7 +30,7 @@ _staged: set[str] = set()
 
 
 @dataclass(frozen=True)
-class SliceOrder(SavedSlice):
+class SliceOrder(NamedSlice):
     """A slice to be saved, of a known group; it must hold the parameters that are `expected`."""
 
     group: tuple[int, ...]

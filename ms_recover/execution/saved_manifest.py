@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ms_recover.errors import MissingInputError, VerificationError
-from ms_recover.execution.manifests import TOOL, write_manifest
+from ms_recover.execution.manifests import NamedSlice, write_manifest
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import read_header
-from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
-from ms_recover.model.provenance import SAVED
-from ms_recover.model.slices import Parameter, SliceHeader
-from ms_recover.model.steps import Step
+from ms_recover.model.manifest import Manifest
+from ms_recover.model.slices import Parameter
 from ms_recover.stores.digest import digest_file
 from ms_recover.stores.local import READ, StoppedError
 from ms_recover.system_errors import explained
@@ -31,41 +29,6 @@ GroupOf = Callable[[tuple[Parameter, ...]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class SavedSlice:
-    """A slice that this process saves under its final, absolute path; the facts are those of `Manifest`."""
-
-    path: str
-    rank: int
-    world_size: int
-    step: Step
-    cumulative_step: int | None
-    run_id: str
-    training: TrainingRecord | None = field(default=None, kw_only=True)
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.step}, {self.path}"
-
-    def manifest(self, header: SliceHeader, digests: Digests, group: tuple[int, ...], strategy: str | None) -> Manifest:
-        """Return the manifest of the slice; `strategy` is the digest of the strategy file that it was saved under."""
-        return Manifest(
-            run_id=self.run_id,
-            rank=self.rank,
-            world_size=self.world_size,
-            step=self.step,
-            cumulative_step=self.cumulative_step,
-            file=os.path.basename(self.path),
-            size=header.size,
-            digests=digests,
-            parameters=header.parameters,
-            group=group,
-            strategy_digest=strategy,
-            provenance=SAVED,
-            tool=TOOL,
-            training=self.training,
-        )
-
-
-@dataclass(frozen=True)
 class Proven:
     """The manifest of a file, which it fits as long as the file of that name has this identity."""
 
@@ -75,7 +38,7 @@ class Proven:
 
 
 def prove_saved(
-    order: SavedSlice,
+    order: NamedSlice,
     group_of: GroupOf,
     strategy: str | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -106,7 +69,7 @@ def prove_saved(
 
 
 def _prove(
-    order: SavedSlice, descriptor: int, group_of: GroupOf, strategy: str | None, stop: Callable[[], bool]
+    order: NamedSlice, descriptor: int, group_of: GroupOf, strategy: str | None, stop: Callable[[], bool]
 ) -> Proven | None:
     identity = _identity(os.fstat(descriptor))
     header = read_header(order.path)

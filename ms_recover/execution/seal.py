@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from ms_recover.errors import FormatError, MissingInputError
 from ms_recover.execution.destination import Destination, LocalDestination, StoreDestination
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import TOOL, strategy_digest
+from ms_recover.execution.manifests import NamedSlice, strategy_digest
 from ms_recover.execution.writable import check_writable
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.manifest import encode_manifest
@@ -147,18 +147,5 @@ def sealing(
     strategy_digest: str | None = None,
 ) -> Manifest:
     """Return the manifest of a sound slice that was saved without one."""
-    return Manifest(
-        run_id="",
-        rank=file.rank,
-        world_size=world_size,
-        step=file.step,
-        cumulative_step=None,
-        file=os.path.basename(file.path),
-        size=file.size,
-        digests=digests,
-        parameters=file.parameters,
-        group=group,
-        strategy_digest=strategy_digest,
-        provenance=Provenance(kind="sealed", evidence=evidence),
-        tool=TOOL,
-    )
+    subject = NamedSlice(file.path, file.rank, world_size, file.step, None, "")
+    return subject.manifest(file, digests, group, strategy_digest, Provenance(kind="sealed", evidence=evidence))

@@ -17,7 +17,7 @@ from typing import Any
 
 from mindspore.train import ModelCheckpoint
 
-from ms_recover.execution.saved_manifest import SavedSlice
+from ms_recover.execution.manifests import NamedSlice
 from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
@@ -121,7 +121,7 @@ class ForeignSaves:
             return str(directories[-1]) if directories else None
         return self._callback.latest_ckpt_file_name or None
 
-    def _of_iteration(self, directory: str) -> tuple[SavedSlice, ...]:
+    def _of_iteration(self, directory: str) -> tuple[NamedSlice, ...]:
         """Return the rank's files of an iteration.
 
         Their index is the rank also where redundancy is removed: MindFormers counts the ranks before it that were given
@@ -139,7 +139,7 @@ class ForeignSaves:
         step = Step.iteration(iteration)
         return tuple(self._slice(os.path.join(directory, name.name), step, iteration, record) for name in names)
 
-    def _of_step(self, path: str, trained: int) -> tuple[SavedSlice, ...]:
+    def _of_step(self, path: str, trained: int) -> tuple[NamedSlice, ...]:
         """Return the slice, and the slices of weights alone that MindFormers saves with it; none without a step."""
         folder, name = os.path.split(os.path.abspath(path))
         match = _STEP.search(name)
@@ -159,8 +159,8 @@ class ForeignSaves:
             self._slice(one, step, trained, with_experiment(self._training, prefix, given)) for one, prefix in named
         )
 
-    def _slice(self, path: str, step: Step, trained: int, training: TrainingRecord) -> SavedSlice:
-        return SavedSlice(
+    def _slice(self, path: str, step: Step, trained: int, training: TrainingRecord) -> NamedSlice:
+        return NamedSlice(
             path=path,
             rank=self._job.rank,
             world_size=self._job.size,

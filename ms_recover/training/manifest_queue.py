@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from threading import Condition, Event, Thread
 
 from ms_recover.errors import MsRecoverError
+from ms_recover.execution.manifests import NamedSlice
 from ms_recover.execution.rank_lists import write_group_info
-from ms_recover.execution.saved_manifest import SavedSlice, commit_manifest, prove_saved, remove_manifest
+from ms_recover.execution.saved_manifest import commit_manifest, prove_saved, remove_manifest
 from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.training.same_ranks import SameRanks, listed_ranks
@@ -28,7 +29,7 @@ class Save:
     """The callback."""
     number: int
     """Its place among the saves of its series, from 1."""
-    slices: tuple[SavedSlice, ...]
+    slices: tuple[NamedSlice, ...]
     same: SameRanks
     """The ranks that hold the same."""
     kept: int | None
@@ -151,7 +152,7 @@ class ManifestQueue:
                 with self._state:
                     self._failures.append(kind(text))
 
-    def _seal(self, save: Save, order: SavedSlice, stop: Callable[[], bool]) -> None:
+    def _seal(self, save: Save, order: NamedSlice, stop: Callable[[], bool]) -> None:
         folder, strategy, same = os.path.dirname(order.path), None, save.same
         if save.kept is None:
             if os.path.lexists(order.path + MANIFEST_SUFFIX):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ms_recover import api
-from ms_recover.execution.saved_manifest import SavedSlice
+from ms_recover.execution.manifests import NamedSlice
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
@@ -79,7 +79,7 @@ def save(folder, number, rank):
     path.write_bytes(slice_bytes({"w": 6}, seed=number))
     path.chmod(0o400)
     slices = (
-        SavedSlice(
+        NamedSlice(
             path=str(path), rank=rank, world_size=2, step=Step(1, number), cumulative_step=number, run_id="run-1"
         ),
     )

@@ -4,7 +4,8 @@ import pytest
 
 from ms_recover.errors import VerificationError
 from ms_recover.execution import saved_manifest
-from ms_recover.execution.saved_manifest import SavedSlice, commit_manifest, prove_saved
+from ms_recover.execution.manifests import NamedSlice
+from ms_recover.execution.saved_manifest import commit_manifest, prove_saved
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
@@ -16,7 +17,7 @@ from ms_recover.testing.trees import slice_bytes
 def order(tmp_path):
     path = tmp_path / "net-1_4.ckpt"
     path.write_bytes(slice_bytes({"w": 6, "b": 2}, seed=1))
-    return SavedSlice(path=str(path), rank=1, world_size=4, step=Step(1, 4), cumulative_step=4, run_id="run-1")
+    return NamedSlice(path=str(path), rank=1, world_size=4, step=Step(1, 4), cumulative_step=4, run_id="run-1")
 
 
 def replace(order, seed=2):

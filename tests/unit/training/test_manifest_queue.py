@@ -10,8 +10,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import StorageError, VerificationError
+from ms_recover.execution.manifests import NamedSlice
 from ms_recover.execution.rank_lists import write_group_info
-from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
@@ -32,7 +32,7 @@ def write(path, seed=1):
 
 
 def order(path, step, rank=0):
-    return SavedSlice(path=str(path), rank=rank, world_size=2, step=step, cumulative_step=step.step, run_id="run-1")
+    return NamedSlice(path=str(path), rank=rank, world_size=2, step=step, cumulative_step=step.step, run_id="run-1")
 
 
 def legacy(folder, number, *, same=None, rank=0):
