@@ -28,7 +28,7 @@ from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.loss_monitor import continue_loss_monitors
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
 from ms_recover.training.resharding import Resharded

@@ -29,8 +29,9 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
-from ms_recover.training.job import TrainingJob, device_target
-from ms_recover.training.network import OwnSlice, check_values, load_into_network
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.network import check_values, load_into_network
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_position import (
@@ -48,6 +49,7 @@ from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
 from ms_recover.training.set_aside import Renames
 from ms_recover.training.snapshot import saved_parameters
+from ms_recover.training.this_process import device_target
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ms_recover.stores.store import Store
 from ms_recover.training.batches import difference, digest_batch, from_record, to_record
 from ms_recover.training.cells import rounding_optimizers
 from ms_recover.training.generators import drawn_generators, generator_states, random_operators
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.rank_facts import RankFacts, batch_number, facts_of
 from ms_recover.training.state_values import from_state, to_state
