@@ -21,7 +21,8 @@ from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.training.experiment import given_prefix, with_experiment
+from ms_recover.training.arguments import texts
+from ms_recover.training.experiment import experiment_of, given_prefix, with_experiment
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
 from ms_recover.training.same_ranks import SameRanks
@@ -169,3 +170,16 @@ class ForeignSaves:
             run_id=self._run_id,
             training=training,
         )
+
+
+def given_experiments(prefix: Any, callbacks: Iterable[Any] = (), savers: Iterable[Any] = ()) -> tuple[str, ...]:
+    """Return the experiments of a program: of the argument, of its savers, or else of MindSpore's own callbacks.
+
+    Raises UsageError when the argument is no text and no list of texts.
+    """
+    given = set(map(experiment_of, texts("prefix", prefix))) if prefix is not None else set()
+    given |= {saver.experiment for saver in savers}
+    if not given:
+        named = map(given_prefix, checkpoint_callbacks(list(callbacks)))
+        given = {experiment_of(one) for one in named if one is not None}
+    return tuple(sorted(given))

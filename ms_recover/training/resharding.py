@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import mindspore as ms
-import numpy as np
-
 from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import ComposedValue, compose_values
+from ms_recover.loading.arrays import NUMPY_TYPES
+from ms_recover.loading.tensors import value_of
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
@@ -177,7 +176,7 @@ class Resharded:
             self.prepare(network())
         cell, values = network(), self._values or []
         self._check_shapes(cell, values)
-        tensors = {one.parameter.name: tensor_of(one) for one in values}
+        tensors = {one.parameter.name: _loaded(one) for one in values}
         load_into_network(cell, tensors, self.own, self.initial, in_place=in_place)
         expected = {one.parameter.name: one.digest for one in values if one.parameter.name not in self.initial}
         count = check_values(cell, expected, self.own)
@@ -193,7 +192,7 @@ class Resharded:
     def values(self, network: Any) -> dict[str, Any]:
         """Put the parameters together once more; errors are those of `load`."""
         self.prepare(network)
-        tensors = {one.parameter.name: tensor_of(one) for one in self._values or []}
+        tensors = {one.parameter.name: _loaded(one) for one in self._values or []}
         self._values = None
         return tensors
 
@@ -360,7 +359,7 @@ def _as_chosen(
     return found
 
 
-def tensor_of(value: ComposedValue) -> Any:
+def _loaded(value: ComposedValue) -> Any:
     """Return composed contents as a parameter of MindSpore, in the memory that they are in.
 
     Raises
@@ -369,17 +368,6 @@ def tensor_of(value: ComposedValue) -> Any:
         When MindSpore has no such type.
     """
     listed = value.parameter
-    kind = getattr(ms, _NAMES.get(listed.dtype, listed.dtype.lower()), None)
-    if kind is None:
+    if listed.dtype != "BFloat16" and listed.dtype not in NUMPY_TYPES:
         raise InputError(f"parameter {listed.name!r} is of type {listed.dtype}, which MindSpore cannot load")
-    if listed.dtype == "BFloat16":
-        from mindspore._c_expression import TensorPy  # as load_checkpoint does
-
-        tensor = ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(value.data), listed.shape, kind))
-    else:
-        array = np.frombuffer(value.data, ms.dtype_to_nptype(kind)).reshape(listed.shape)
-        tensor = ms.Tensor.from_numpy(array)
-    return ms.Parameter(tensor, name=listed.name)
-
-
-_NAMES = {"Bool": "bool_"}
+    return value_of(listed, memoryview(value.data))

@@ -38,7 +38,7 @@ from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
-from ms_recover.training.run_state import PendingState, current_state, pending_state
+from ms_recover.training.run_state import PendingState, pending_state
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.shards import warn_of_shards
 from ms_recover.training.snapshot import (
@@ -50,6 +50,7 @@ from ms_recover.training.snapshot import (
     write_parameters,
 )
 from ms_recover.training.stall import Stall
+from ms_recover.training.state_now import current_state
 from ms_recover.training.this_process import current_job
 
 _log = logging.getLogger(__name__)

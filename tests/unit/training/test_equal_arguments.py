@@ -1,28 +1,22 @@
 """Arguments that all ranks must have alike, and exchanges of ranks that do different things."""
 
+import numpy as np
 import pytest
 
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-
-pytest.importorskip("mindspore")
-
-import numpy as np  # noqa: E402
-
-from ms_recover.training.equal_arguments import (  # noqa: E402
+from ms_recover.training.equal_arguments import (
     Text,
     agree_arguments,
     or_not_given,
     value_text,
     why_unequal,
 )
-from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart  # noqa: E402
-from ms_recover.training.rank_facts import facts_of, gather_facts  # noqa: E402
-from ms_recover.training.rank_local import RankValues  # noqa: E402
-from ms_recover.training.rotation import agree_floor  # noqa: E402
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart
+from ms_recover.training.rank_facts import facts_of, gather_facts
+from ms_recover.training.rank_local import RankValues
+from ms_recover.training.rotation import agree_floor
+from tests.support.ranks import on_all, thread_jobs
 
 
 def nobody_answers(numbers):

@@ -3,14 +3,9 @@ import pytest
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-
-pytest.importorskip("mindspore")
-
-from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.rank_view import RankView  # noqa: E402
-from ms_recover.training.resume_step import find_common_step, newest_common_step  # noqa: E402
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.rank_view import RankView
+from ms_recover.training.resume_step import find_common_step, newest_common_step
 
 ONE = TrainingJob(0, 1)
 
