@@ -8,7 +8,6 @@ asynchronous save has begun.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,9 +17,10 @@ from typing import Any
 from mindspore.train import ModelCheckpoint
 
 from ms_recover.execution.saved_manifest import SavedSlice
-from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
+from ms_recover.file_names import WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
+from ms_recover.scanning.naming import read_file_name
 from ms_recover.training.arguments import texts
 from ms_recover.training.experiment import experiment_of, given_prefix, with_experiment
 from ms_recover.training.job import TrainingJob
@@ -29,8 +29,6 @@ from ms_recover.training.same_ranks import SameRanks
 
 _ASYNCHRONOUS = "asyn_save_ckpt"
 """Name of the thread or process in which MindSpore saves."""
-
-_STEP = re.compile(rf"-(?P<epoch>\d+)_(?P<step>\d+)\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
 
 
 def checkpoint_callbacks(callbacks: Any) -> list[Any]:
@@ -143,22 +141,22 @@ class ForeignSaves:
     def _of_step(self, path: str, trained: int) -> tuple[SavedSlice, ...]:
         """Return the slice, and the slices of weights alone that MindFormers saves with it; none without a step."""
         folder, name = os.path.split(os.path.abspath(path))
-        match = _STEP.search(name)
-        if match is None:
+        named = read_file_name(name)
+        if named is None or named.rest:
             return ()
-        callback, prefix, rest = self._callback, name[: match.start()], name[match.start() :]
+        callback, prefix, rest = self._callback, named.prefix, name[len(named.prefix) :]
         paths = [os.path.join(folder, name)]
         if getattr(callback, "save_trainable_params", False):
             paths.append(os.path.join(callback.trainable_directory, f"{prefix}-trainable_params{rest}"))
         elif getattr(callback, "save_network_params", False):
             paths.append(os.path.join(callback.network_directory, f"{prefix}-network{rest}"))
-        step = Step(int(match["epoch"]), int(match["step"]))
         trained = getattr(callback, "_last_triggered_step", trained) + getattr(callback, "_append_step_num", 0)
         given = given_prefix(callback)
-        named = [(os.path.abspath(one), os.path.basename(one).removesuffix(rest)) for one in paths]
-        return tuple(
-            self._slice(one, step, trained, with_experiment(self._training, prefix, given)) for one, prefix in named
-        )
+        slices = []
+        for one in paths:
+            training = with_experiment(self._training, os.path.basename(one).removesuffix(rest), given)
+            slices.append(self._slice(os.path.abspath(one), named.step, trained, training))
+        return tuple(slices)
 
     def _slice(self, path: str, step: Step, trained: int, training: TrainingRecord) -> SavedSlice:
         return SavedSlice(
