@@ -57,6 +57,10 @@ _SLICE = re.compile(
     rf"(?P<prefix>.+)-(?P<epoch>{_NUMBER})_(?P<step>{_NUMBER})(?P<breakpoint>_breakpoint)?\.(?:{'|'.join(SLICE_FORMATS)})\Z",
     re.ASCII | re.DOTALL,
 )
+_NAMED = re.compile(
+    rf"(?P<slice>(?P<prefix>.+)-(?P<epoch>\d{{1,18}})_(?P<step>\d{{1,18}})\.(?:{'|'.join(SLICE_FORMATS)}))(?:\.|\Z)",
+    re.ASCII | re.DOTALL,
+)
 
 OUTVOTED = "kept when apply put another slice in its place, because nothing proved it damaged"
 """Why a file that was outvoted is no slice."""
@@ -81,6 +85,24 @@ class SliceName:
     def path(self) -> str:
         """Path relative to the root."""
         return self.place.of(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """The parts of a file name: of a slice, of what lies beside one, or of either set aside.
+
+    Parameters
+    ----------
+    slice : str
+        The name of the slice where it is in place.
+    rest : str
+        What is behind it; empty for the slice itself.
+    """
+
+    prefix: str
+    step: Step
+    slice: str
+    rest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +226,15 @@ def _why_unused(name: str, match: re.Match[str] | None) -> Unused | None:
     if name.endswith(_COMPLETE):
         return Unused("complete", "a full slice put together by recover-ckpt complete")
     return None
+
+
+def read_file_name(name: str) -> FileName | None:
+    """Return the parts of a file name, None where it has nothing of the name of a slice."""
+    match = _NAMED.match(name)
+    if match is None:
+        return None
+    step = Step(int(match["epoch"]), int(match["step"]))
+    return FileName(match["prefix"], step, match["slice"], name[len(match["slice"]) :])
 
 
 def name_before(name: str) -> str:

@@ -90,6 +90,20 @@ def fill(memory: npt.NDArray[Any], data: memoryview) -> None:
     memory[...] = np.frombuffer(data, memory.dtype).reshape(memory.shape)
 
 
+def tensor_of(dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Any:
+    """Return a tensor with a copy of bytes in C order; `dtype` is MindSpore's name of its type, such as ``Float32``.
+
+    MindSpore is imported for it.
+    """
+    import mindspore as ms
+    from mindspore._c_expression import TensorPy
+
+    kind = getattr(ms, dtype.lower() if dtype != "Bool" else "bool_")
+    if not len(data):
+        return ms.Tensor(np.empty(shape, np.float32), kind)
+    return ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(data), shape, kind))
+
+
 def _is_on_host(tensor: Any) -> bool:
     device = getattr(tensor, "device", None)
     if isinstance(device, str):

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 
 from ms_recover.stores.digest import digest_of
-from ms_recover.training.snapshot import values_of
+from ms_recover.tensors.memory import bytes_of, is_tensor
 
 MOST_BYTES = 64 << 20
 """Bytes of a batch that are digested, from its first column on; of later ones types and shapes are compared."""
@@ -100,8 +99,8 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def _described(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
     """Return type, shape and bytes of a value of a batch."""
-    if isinstance(value, ms.Tensor):
-        return str(value.dtype), tuple(value.shape), values_of(value)
+    if is_tensor(value):
+        return str(value.dtype), tuple(value.shape), bytes_of(value)
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.kind in "USO":

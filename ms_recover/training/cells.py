@@ -11,8 +11,8 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
-from ms_recover.training.job import device_target
 from ms_recover.training.options import check_parameters
+from ms_recover.training.this_process import device_target
 
 _log = logging.getLogger(__name__)
 

@@ -28,12 +28,13 @@ from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.loss_monitor import continue_loss_monitors
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
 from ms_recover.training.resharding import Resharded
-from ms_recover.training.run_state import RunState, name_operators, named
+from ms_recover.training.run_state import RunState, named
 from ms_recover.training.sample_order import called_by_threads
+from ms_recover.training.state_now import name_operators
 from ms_recover.training.unsaved_callbacks import unsaved_callbacks
 
 _log = logging.getLogger(__name__)

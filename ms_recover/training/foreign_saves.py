@@ -8,7 +8,6 @@ asynchronous save has begun.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,18 +17,18 @@ from typing import Any
 from mindspore.train import ModelCheckpoint
 
 from ms_recover.execution.manifests import NamedSlice
-from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
+from ms_recover.file_names import WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.training.experiment import given_prefix, with_experiment
+from ms_recover.scanning.naming import read_file_name
+from ms_recover.training.arguments import texts
+from ms_recover.training.experiment import experiment_of, given_prefix, with_experiment
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
 from ms_recover.training.same_ranks import SameRanks
 
 _ASYNCHRONOUS = "asyn_save_ckpt"
 """Name of the thread or process in which MindSpore saves."""
-
-_STEP = re.compile(rf"-(?P<epoch>\d+)_(?P<step>\d+)\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
 
 
 def checkpoint_callbacks(callbacks: Any) -> list[Any]:
@@ -142,22 +141,22 @@ class ForeignSaves:
     def _of_step(self, path: str, trained: int) -> tuple[NamedSlice, ...]:
         """Return the slice, and the slices of weights alone that MindFormers saves with it; none without a step."""
         folder, name = os.path.split(os.path.abspath(path))
-        match = _STEP.search(name)
-        if match is None:
+        named = read_file_name(name)
+        if named is None or named.rest:
             return ()
-        callback, prefix, rest = self._callback, name[: match.start()], name[match.start() :]
+        callback, prefix, rest = self._callback, named.prefix, name[len(named.prefix) :]
         paths = [os.path.join(folder, name)]
         if getattr(callback, "save_trainable_params", False):
             paths.append(os.path.join(callback.trainable_directory, f"{prefix}-trainable_params{rest}"))
         elif getattr(callback, "save_network_params", False):
             paths.append(os.path.join(callback.network_directory, f"{prefix}-network{rest}"))
-        step = Step(int(match["epoch"]), int(match["step"]))
         trained = getattr(callback, "_last_triggered_step", trained) + getattr(callback, "_append_step_num", 0)
         given = given_prefix(callback)
-        named = [(os.path.abspath(one), os.path.basename(one).removesuffix(rest)) for one in paths]
-        return tuple(
-            self._slice(one, step, trained, with_experiment(self._training, prefix, given)) for one, prefix in named
-        )
+        slices = []
+        for one in paths:
+            training = with_experiment(self._training, os.path.basename(one).removesuffix(rest), given)
+            slices.append(self._slice(os.path.abspath(one), named.step, trained, training))
+        return tuple(slices)
 
     def _slice(self, path: str, step: Step, trained: int, training: TrainingRecord) -> NamedSlice:
         return NamedSlice(
@@ -169,3 +168,16 @@ class ForeignSaves:
             run_id=self._run_id,
             training=training,
         )
+
+
+def given_experiments(prefix: Any, callbacks: Iterable[Any] = (), savers: Iterable[Any] = ()) -> tuple[str, ...]:
+    """Return the experiments of a program: of the argument, of its savers, or else of MindSpore's own callbacks.
+
+    Raises UsageError when the argument is no text and no list of texts.
+    """
+    given = set(map(experiment_of, texts("prefix", prefix))) if prefix is not None else set()
+    given |= {saver.experiment for saver in savers}
+    if not given:
+        named = map(given_prefix, checkpoint_callbacks(list(callbacks)))
+        given = {experiment_of(one) for one in named if one is not None}
+    return tuple(sorted(given))

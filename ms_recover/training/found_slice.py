@@ -27,8 +27,9 @@ from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
-from ms_recover.training.network import OwnSlice, check_network, digests_by_name, load_into_network, load_slice
+from ms_recover.training.network import check_network, load_into_network, load_slice
 from ms_recover.training.other_world import naming_reshard
+from ms_recover.training.own_slice import OwnSlice, digests_by_name
 from ms_recover.training.position import Feed, Position, find_position
 from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, begin_line, resume_line
 from ms_recover.training.rank_view import RankView, scan_tree

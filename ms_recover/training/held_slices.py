@@ -7,28 +7,21 @@ wrote before does. Names are asked only where there is neither, see `ms_recover.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.state_files import read_claim
-from ms_recover.file_names import BESIDE_SLICE, MANIFEST_SUFFIX, SLICE_FORMATS, STATE_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.file_names import BESIDE_SLICE, MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.planning.tree.prefixes import find_experiments
+from ms_recover.scanning.naming import name_before, read_file_name
 from ms_recover.training.experiment import experiment_of, start_of
-
-_NAME = re.compile(
-    rf"(?P<prefix>.+)-(?P<epoch>\d+)_(?P<step>\d+)\.(?:{'|'.join(SLICE_FORMATS)})"
-    rf"(?P<aside>(?:\.\d+)?{re.escape(SUPERSEDED_SUFFIX)})?\Z",
-    re.ASCII | re.DOTALL,
-)
-_ANY_NAME = re.compile(rf"(?P<prefix>.+)-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})(?:\.|\Z)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +54,15 @@ class HeldSlice:
     @property
     def file(self) -> str:
         """The name that it had before it was set aside."""
-        name = os.path.basename(self.path)
-        match = _NAME.match(name)
-        return name.removesuffix(match["aside"]) if match is not None and match["aside"] else name
+        return name_before(os.path.basename(self.path))
 
 
 def held_slice(folder: str, name: str) -> HeldSlice | None:
     """Return the slice of a name, None where it is the name of none; its manifest is not read."""
-    match = _NAME.match(name)
-    if match is None:
+    named = read_file_name(name)
+    if named is None or (named.rest and not (name.endswith(SUPERSEDED_SUFFIX) and name_before(name) == named.slice)):
         return None
-    step = Step(int(match["epoch"]), int(match["step"]))
-    return HeldSlice(os.path.join(folder, name), match["prefix"], step, match["aside"] is not None)
+    return HeldSlice(os.path.join(folder, name), named.prefix, named.step, bool(named.rest))
 
 
 def read_folder(folder: str, but_not: str | None = None) -> tuple[HeldSlice, ...]:
@@ -144,7 +134,7 @@ class Held:
         back.
         """
         numbers = [number for one in self.own if (number := _number(one, self.base)) is not None]
-        used = {match["prefix"] for name in names if (match := _ANY_NAME.match(name)) is not None}
+        used = {named.prefix for name in names if (named := read_file_name(name)) is not None}
         number = max(numbers, default=-1) + 1
         while prefix_of(self.base, number) in used:
             number += 1

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
-
-import mindspore as ms
-import numpy as np
-from mindspore import ops
-from mindspore.communication import get_group_size, get_rank
-from mindspore.mint.distributed import is_initialized
 
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.texts import list_some
@@ -23,6 +16,9 @@ from ms_recover.model.texts import list_some
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+AllGather = Callable[[Sequence[int]], list[tuple[int, ...]]]
+"""Sends as many numbers as all other ranks do, and returns those of each rank; RuntimeError without an answer."""
 
 _FRAME = 10
 """Numbers of one exchange, beside the mark, the code of the operation and their count: those of a save fit."""
@@ -45,14 +41,17 @@ _FAILED = "\n"
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The ranks of a training job, as the process of one rank sees them.
-
-    Without `connected` MindSpore's communication is down, and ranks cannot exchange numbers.
-    """
+    """The ranks of a training job, as the process of one rank sees them."""
 
     rank: int
     size: int
-    connected: bool
+    all_gather: AllGather | None = None
+    """How ranks exchange numbers; None where MindSpore's communication is down, so that they cannot."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether ranks can exchange numbers."""
+        return self.all_gather is not None
 
     def gather(self, numbers: Sequence[int], doing: str = _EXCHANGING, *, named: str = "") -> list[tuple[int, ...]]:
         """Send numbers to every rank, and return those of each rank, index = rank.
@@ -94,7 +93,7 @@ class TrainingJob:
 
     def _sent(self, numbers: Sequence[int], said: str) -> list[tuple[int, ...]]:
         """Send as many numbers as all other ranks do, and return those of each rank."""
-        if not self.connected:
+        if self.all_gather is None:
             raise UsageError(
                 f"rank {self.rank} is one of {self.size}, but cannot communicate with the others: "
                 "call mindspore.communication.init() first"
@@ -115,11 +114,6 @@ class TrainingJob:
                 f"rank {self.rank}: rank(s) {list_some(others)} do not call this ({said}): what they sent is of "
                 f"another operation, such as a step of the training; have all {self.size} ranks call this"
             )
-
-    def all_gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """Send as many numbers as all other ranks do by MindSpore's communication; RuntimeError without an answer."""
-        gathered = ops.AllGather()(ms.Tensor(np.array(numbers, np.int32))).asnumpy()
-        return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
     def holds_everywhere(self, fact: bool, doing: str = _EXCHANGING, *, named: str = "") -> bool:
         """Whether a fact holds on every rank; all ranks call this. A rank without communication goes by its own."""
@@ -226,26 +220,3 @@ def unpack_text(numbers: Sequence[int]) -> str:
 
 def _code(doing: str) -> int:
     return int.from_bytes(hashlib.blake2b(doing.encode(), digest_size=4).digest(), "big", signed=True)
-
-
-def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:
-    """Return the job of this process: by MindSpore's communication, else RANK_ID and RANK_SIZE, else a single rank.
-
-    Raises UsageError when RANK_ID and RANK_SIZE are no numbers or contradict each other.
-    """
-    if is_initialized():
-        return TrainingJob(get_rank(), get_group_size(), True)
-    rank_text, size_text = environ.get("RANK_ID") or "0", environ.get("RANK_SIZE") or ""
-    try:
-        rank = int(rank_text)
-        size = int(size_text) if size_text else rank + 1
-    except ValueError:
-        raise UsageError(f"RANK_ID is {rank_text!r} and RANK_SIZE is {size_text!r}: they must be numbers") from None
-    if not 0 <= rank < size:
-        raise UsageError(f"RANK_ID is {rank}, which is not between 0 and RANK_SIZE - 1 = {size - 1}")
-    return TrainingJob(rank, size, False)
-
-
-def device_target() -> str:
-    """Return MindSpore's device: ``"CPU"``, ``"Ascend"`` or ``"GPU"``."""
-    return str(ms.get_context("device_target"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ms_recover.errors import InputError
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import ResumeLine, resume_line, said_in
 from ms_recover.training.proving import compared, refuse_or_warn, why_unproven
 from ms_recover.training.run_state import RunState

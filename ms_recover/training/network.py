@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
@@ -21,31 +20,19 @@ from ms_recover.loading.contents import SliceContents
 from ms_recover.loading.slices import load_contents
 from ms_recover.loading.tensors import parameters_of
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.gradients import without_gradient
-from ms_recover.training.job import device_target
+from ms_recover.training.own_slice import OwnSlice, digests_by_name
 from ms_recover.training.proof import VALUES, resume_line
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
+from ms_recover.training.this_process import device_target
 
 _log = logging.getLogger(__name__)
 
 _OTHER_LAYOUT = "; where only the parallel layout is another one, reshard=True cuts the slices anew"
-
-
-@dataclass(frozen=True)
-class OwnSlice:
-    """The slice that a rank resumes from, by its absolute path; named in every message about it."""
-
-    rank: int
-    step: Step
-    path: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.step}, {self.path}"
 
 
 def load_slice(own: OwnSlice, kept: SliceContents | None = None) -> dict[str, Any]:
@@ -216,14 +203,6 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Coll
     """
     expected = digests_by_name(manifest)
     return check_values(network, {name: one for name, one in expected.items() if name not in initial}, own)
-
-
-def digests_by_name(manifest: Manifest | None) -> dict[str, str]:
-    """Return the digest of each parameter that a manifest lists; empty without one."""
-    if manifest is None:
-        return {}
-    names = (parameter.name for parameter in manifest.parameters)
-    return dict(zip(names, manifest.digests.parameters, strict=True))
 
 
 def check_values(network: Any, expected: Mapping[str, str], own: OwnSlice) -> int:

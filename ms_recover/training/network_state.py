@@ -17,7 +17,7 @@ from ms_recover.training.constants import Kept, is_as_before
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import current_settings
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import memory_places

@@ -11,7 +11,6 @@ from __future__ import annotations
 import filecmp
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +33,6 @@ from ms_recover.file_names import (
     META_NAME,
     RESHARDED_FOLDER,
     SLICE_ENDINGS,
-    SLICE_FORMATS,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
     temporary_name,
@@ -42,7 +40,7 @@ from ms_recover.file_names import (
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
 from ms_recover.planning.tree.world_size import find_world_size
-from ms_recover.scanning.naming import strategy_rank
+from ms_recover.scanning.naming import read_file_name, strategy_rank
 from ms_recover.stores.atomic import AtomicFile, write_small
 from ms_recover.stores.directories import make_directory, sync_directory
 from ms_recover.stores.local import NO_LINKS
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
     from ms_recover.training.search import Search
 
 _log = logging.getLogger(__name__)
-
-_OF_SLICE = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})(?=\.|\Z)", re.ASCII)
 
 
 def set_other_world_aside(job: TrainingJob, directory: str) -> None:
@@ -213,7 +209,7 @@ def _order_of_removal(path: str) -> tuple[int, str]:
     Slices go before their manifests, because one without a manifest seems to have had none; then what lies beside them.
     Rank lists and strategy files go last: a scan finds what is left by these.
     """
-    if _OF_SLICE.search(os.path.basename(path)) is None:
+    if not _is_slice(path):
         return 2, path
     return 0 if path.endswith(SLICE_ENDINGS) else 1, path
 
@@ -241,7 +237,7 @@ def _belongs(folder: str, name: str) -> bool:
     if name.startswith(".") or not os.path.isfile(os.path.join(folder, name)):
         return False
     small = name in (GROUP_INFO_NAME, META_NAME) or strategy_rank(name.removesuffix(SUPERSEDED_SUFFIX)) is not None
-    return small or _OF_SLICE.search(name) is not None
+    return small or _is_slice(name)
 
 
 def _is_there(root: str, path: str) -> bool:
@@ -311,7 +307,7 @@ def _link(root: str, tree: str, paths: Sequence[str]) -> None:
 
 
 def _is_slice(path: str) -> bool:
-    return _OF_SLICE.search(os.path.basename(path)) is not None
+    return read_file_name(os.path.basename(path)) is not None
 
 
 def _check_room(root: str, sources: Sequence[str], error: OSError) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
-from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.loading.contents import SliceContents
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -29,6 +28,7 @@ from ms_recover.planning.supply.lent_values import lost_values, text_of_kept, wh
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_of
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.scanning.naming import read_file_name
 from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
@@ -36,13 +36,11 @@ from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.found_state import has_own_state
 from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.kept_slice import KeptSlice
-from ms_recover.training.network import OwnSlice
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.resumed_experiment import TAKES_ALL, Taken
 from ms_recover.training.run_state import RunState, state_if_sound
 
 _log = logging.getLogger(__name__)
-
-_STEP_NAME = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,4 +357,5 @@ def _overlooked(root: str, why: str) -> str | None:
 
 
 def _is_named_as_slice(path: str) -> bool:
-    return _STEP_NAME.search(path) is not None or os.path.exists(path + MANIFEST_SUFFIX)
+    named = read_file_name(os.path.basename(path))
+    return (named is not None and not named.rest) or os.path.exists(path + MANIFEST_SUFFIX)

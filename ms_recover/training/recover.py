@@ -23,14 +23,14 @@ from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues, checked_allow
+from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
-from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import OwnSlice, compile_network
+from ms_recover.training.network import compile_network
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, Trained, why_unproven
-from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
@@ -38,6 +38,7 @@ from ms_recover.training.sample_order import check_order, doubts, doubts_of_chan
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
+from ms_recover.training.this_process import current_job, device_target
 
 if TYPE_CHECKING:
     from ms_recover.training.resharding import Resharded

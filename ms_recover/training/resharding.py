@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import mindspore as ms
-import numpy as np
-
 from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import ComposedValue, compose_values
+from ms_recover.loading.arrays import NUMPY_TYPES
+from ms_recover.loading.tensors import value_of
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
@@ -29,8 +28,9 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
-from ms_recover.training.job import TrainingJob, device_target
-from ms_recover.training.network import OwnSlice, check_values, load_into_network
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.network import check_values, load_into_network
+from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_position import (
@@ -48,6 +48,7 @@ from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
 from ms_recover.training.set_aside import Renames
 from ms_recover.training.snapshot import saved_parameters
+from ms_recover.training.this_process import device_target
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class Resharded:
             self.prepare(network())
         cell, values = network(), self._values or []
         self._check_shapes(cell, values)
-        tensors = {one.parameter.name: tensor_of(one) for one in values}
+        tensors = {one.parameter.name: _loaded(one) for one in values}
         load_into_network(cell, tensors, self.own, self.initial, in_place=in_place)
         expected = {one.parameter.name: one.digest for one in values if one.parameter.name not in self.initial}
         count = check_values(cell, expected, self.own)
@@ -191,7 +192,7 @@ class Resharded:
     def values(self, network: Any) -> dict[str, Any]:
         """Put the parameters together once more; errors are those of `load`."""
         self.prepare(network)
-        tensors = {one.parameter.name: tensor_of(one) for one in self._values or []}
+        tensors = {one.parameter.name: _loaded(one) for one in self._values or []}
         self._values = None
         return tensors
 
@@ -358,7 +359,7 @@ def _as_chosen(
     return found
 
 
-def tensor_of(value: ComposedValue) -> Any:
+def _loaded(value: ComposedValue) -> Any:
     """Return composed contents as a parameter of MindSpore, in the memory that they are in.
 
     Raises
@@ -367,17 +368,6 @@ def tensor_of(value: ComposedValue) -> Any:
         When MindSpore has no such type.
     """
     listed = value.parameter
-    kind = getattr(ms, _NAMES.get(listed.dtype, listed.dtype.lower()), None)
-    if kind is None:
+    if listed.dtype != "BFloat16" and listed.dtype not in NUMPY_TYPES:
         raise InputError(f"parameter {listed.name!r} is of type {listed.dtype}, which MindSpore cannot load")
-    if listed.dtype == "BFloat16":
-        from mindspore._c_expression import TensorPy  # as load_checkpoint does
-
-        tensor = ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(value.data), listed.shape, kind))
-    else:
-        array = np.frombuffer(value.data, ms.dtype_to_nptype(kind)).reshape(listed.shape)
-        tensor = ms.Tensor.from_numpy(array)
-    return ms.Parameter(tensor, name=listed.name)
-
-
-_NAMES = {"Bool": "bool_"}
+    return value_of(listed, memoryview(value.data))

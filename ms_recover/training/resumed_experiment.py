@@ -8,15 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ms_recover.errors import UsageError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import RunRecord, names_experiment
-from ms_recover.training.arguments import texts
-from ms_recover.training.experiment import experiment_of, given_prefix
-from ms_recover.training.foreign_saves import checkpoint_callbacks
 from ms_recover.training.job import TrainingJob
 
 _MOST_NAMED = 8
@@ -50,19 +46,6 @@ class Taken:
 
 TAKES_ALL = Taken()
 """Where nothing is known of experiments."""
-
-
-def given_experiments(prefix: Any, callbacks: Iterable[Any] = (), savers: Iterable[Any] = ()) -> tuple[str, ...]:
-    """Return the experiments of a program: of the argument, of its savers, or else of MindSpore's own callbacks.
-
-    Raises UsageError when the argument is no text and no list of texts.
-    """
-    given = set(map(experiment_of, texts("prefix", prefix))) if prefix is not None else set()
-    given |= {saver.experiment for saver in savers}
-    if not given:
-        named = map(given_prefix, checkpoint_callbacks(list(callbacks)))
-        given = {experiment_of(one) for one in named if one is not None}
-    return tuple(sorted(given))
 
 
 def agree_experiments(job: TrainingJob, given: Sequence[str]) -> tuple[str, ...]:

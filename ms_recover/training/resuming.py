@@ -16,19 +16,20 @@ from ms_recover.training.anew import begin_anew
 from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues
+from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
-from ms_recover.training.job import current_job
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
-from ms_recover.training.resumed_experiment import given_experiments
-from ms_recover.training.run_state import RunState, name_operators
+from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
+from ms_recover.training.state_now import name_operators
+from ms_recover.training.this_process import current_job
 
 if TYPE_CHECKING:
     from ms_recover.training.resharding import Resharded

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,17 +13,10 @@ from ms_recover.execution.state_files import CLAIM, read_state, read_state_in
 from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import SliceClaim
-from ms_recover.model.texts import list_some
 from ms_recover.stores.store import Store
 from ms_recover.training.batches import difference, digest_batch, from_record, to_record
-from ms_recover.training.cells import rounding_optimizers
-from ms_recover.training.generators import drawn_generators, generator_states, random_operators
-from ms_recover.training.network import OwnSlice
-from ms_recover.training.proof import resume_line
 from ms_recover.training.rank_facts import RankFacts, batch_number, facts_of
 from ms_recover.training.state_values import from_state, to_state
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -133,13 +124,6 @@ def pending_state(state: RunState) -> PendingState:
     return PendingState(values, facts_of(values))
 
 
-def current_state(**parts: Any) -> RunState:
-    """Return the state of the training now, with the given parts beside the generators."""
-    states = generator_states()
-    drawn = tuple(drawn_generators(states))
-    return RunState(generators=states, drawn_generators=drawn, saved_at=time.time(), **parts)
-
-
 def run_state_in(store: Store, path: str, digest: str) -> RunState:
     """Return the state that was saved with a slice of a store; errors as for `read_state_in`."""
     return decoded(read_state_in(store, path, digest))
@@ -158,27 +142,6 @@ def state_if_sound(path: str, manifest: Manifest) -> RunState | None:
     with suppress(MsRecoverError):
         return state_beside(path, manifest)
     return None
-
-
-def name_operators(own: OwnSlice, network: Any, state: RunState | None) -> None:
-    """Name the random operators of a network that do not go on where they were, and those that round otherwise."""
-    operators = random_operators(network, state.generators if state is not None else generator_states())
-    if operators:
-        _log.warning(
-            "%s: random operators in the network start anew, because MindSpore does not expose their state: %s",
-            own,
-            list_some(operators, 8),
-        )
-        resume_line().doubt(f"random operators start anew: {list_some(operators, 8)}", "random numbers")
-    rounding = rounding_optimizers(network)
-    if rounding:
-        _log.warning(
-            "%s: %s: on CPU MindSpore's kernel rounds by how often it ran in the process, so the last bits are not "
-            "those of the interrupted training",
-            own,
-            list_some(rounding),
-        )
-        resume_line().doubt(f"{list_some(rounding)} rounds by how often its kernel ran", "optimizer")
 
 
 def decoded(values: Mapping[str, Any]) -> RunState:

@@ -26,10 +26,11 @@ from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.rotation import NO_STEP
-from ms_recover.training.run_state import PendingState, current_state, pending_state
+from ms_recover.training.run_state import PendingState, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SavingLoop, SliceSaver
 from ms_recover.training.stall import Stall
+from ms_recover.training.state_now import current_state
 from ms_recover.training.unsaved_callbacks import warn_of_unsaved
 
 _log = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from ms_recover.training.foreign_saves import (
     is_saving,
 )
 from ms_recover.training.host import this_host
-from ms_recover.training.job import current_job
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
 from ms_recover.training.number_of_ranks import check_number_of_ranks
@@ -42,6 +41,7 @@ from ms_recover.training.run_directory import last_start
 from ms_recover.training.same_ranks import SameRanks, compiled_ranks, listed_ranks
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.shards import warn_of_shards
+from ms_recover.training.this_process import current_job
 
 _log = logging.getLogger(__name__)
 

@@ -24,12 +24,13 @@ from ms_recover.training.cells import as_cell, saved_cell
 from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver, name_prefixes
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
-from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.job import TrainingJob
 from ms_recover.training.loop_proof import end_waiting
 from ms_recover.training.network_state import NetworkState, note_begin
 from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
+from ms_recover.training.own_slice import Contents
 from ms_recover.training.position import Feed
 from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
@@ -37,11 +38,10 @@ from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
-from ms_recover.training.run_state import PendingState, current_state, pending_state
+from ms_recover.training.run_state import PendingState, pending_state
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.shards import warn_of_shards
 from ms_recover.training.snapshot import (
-    Contents,
     HostMemory,
     flush_caches,
     is_compiled_parallel,
@@ -50,6 +50,8 @@ from ms_recover.training.snapshot import (
     write_parameters,
 )
 from ms_recover.training.stall import Stall
+from ms_recover.training.state_now import current_state
+from ms_recover.training.this_process import current_job
 
 _log = logging.getLogger(__name__)
 

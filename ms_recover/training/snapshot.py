@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,17 +17,8 @@ from ms_recover.file_names import SliceFormat
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import Parameter
-from ms_recover.training.job import device_target
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a slice is written from."""
-
-    parameters: tuple[Parameter, ...]
-    """In the order in which MindSpore saves them."""
-    values: tuple[memoryview, ...]
-    """The bytes of each."""
+from ms_recover.training.own_slice import Contents
+from ms_recover.training.this_process import device_target
 
 
 def saved_parameters(network: Any) -> list[Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import mindspore as ms
 import numpy as np
-from mindspore._c_expression import TensorPy
 
 from ms_recover.errors import UsageError
 from ms_recover.formats.state import MAX_DEPTH, STATE_DTYPES
 from ms_recover.model.state import StateTensor, StateValue
+from ms_recover.tensors.memory import bytes_of, is_tensor, tensor_of
 
 _NUMPY = {np.dtype(name.lower()): name for name in STATE_DTYPES - {"BFloat16"}}
 _BY_NAME = {name: dtype for dtype, name in _NUMPY.items()}
@@ -33,7 +32,7 @@ def _to_state(value: Any, place: str, depth: int) -> StateValue:
         return value
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, ms.Tensor):  # a parameter as well
+    if is_tensor(value):  # a parameter as well
         return _of_tensor(value, place)
     if isinstance(value, (np.ndarray, np.generic)):
         return _of_array(value, place)
@@ -58,7 +57,7 @@ def _to_state(value: Any, place: str, depth: int) -> StateValue:
 def from_state(value: StateValue) -> Any:
     """Return the value of a program that a state file holds."""
     if isinstance(value, StateTensor):
-        return _to_tensor(value) if value.kind == "tensor" else _to_array(value)
+        return tensor_of(value.dtype, value.shape, value.data) if value.kind == "tensor" else _to_array(value)
     if isinstance(value, dict):
         return {key: from_state(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
@@ -71,14 +70,7 @@ def _of_tensor(tensor: Any, place: str) -> StateTensor:
     if dtype not in STATE_DTYPES:
         raise UsageError(f"{place} is a tensor of {dtype}, which cannot be saved")
     shape = tuple(int(size) for size in tensor.shape)
-    return StateTensor("tensor", dtype, shape, bytes(ms.Tensor(tensor).get_bytes()) if prod(shape) else b"")
-
-
-def _to_tensor(value: StateTensor) -> Any:
-    dtype = getattr(ms, value.dtype.lower() if value.dtype != "Bool" else "bool_")
-    if not value.data:
-        return ms.Tensor(np.empty(value.shape, np.float32), dtype)
-    return ms.Tensor(TensorPy.convert_bytes_to_tensor(value.data, value.shape, dtype))
+    return StateTensor("tensor", dtype, shape, bytes(bytes_of(tensor)) if prod(shape) else b"")
 
 
 def _of_array(array: Any, place: str) -> StateTensor:

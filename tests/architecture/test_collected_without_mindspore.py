@@ -1,6 +1,8 @@
-"""Each test file is collected where MindSpore is not installed: it asks before it imports anything of it."""
+"""What stands without MindSpore: each test file is collected, and what decides about a resume is imported."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,26 @@ def test_mindspore_is_asked_for_before_it_is_imported(path):
         names = [one.name for one in statement.names] if isinstance(statement, ast.Import) else []
         names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
         assert asked or not any(name.partition(".")[0] == "mindspore" for name in names), f"line {statement.lineno}"
+
+
+DECIDERS = """
+    accumulation arguments background batches chosen_step equal_arguments experiment foreign_folder found_state headline
+    held_directories held_slices host job kept_slice known_runs layouts manifest_queue number_of_ranks other_world
+    own_slice position proof rank_facts rank_local rank_view reshard_position reshard_step reshard_trees resume_step
+    resumed_experiment rotation run run_directory run_id run_state same_ranks sample_proof search set_aside stall
+    state_values
+"""
+"""Modules of ``ms_recover.training`` whose tests belong to the quick lane."""
+
+IMPORT = """
+import importlib, sys
+sys.modules["mindspore"] = None  # as where it is not installed
+for name in sys.argv[1:]:
+    importlib.import_module(f"ms_recover.training.{name}")
+"""
+
+
+def test_what_decides_about_a_resume_needs_no_mindspore():
+    command = [sys.executable, "-c", IMPORT, *DECIDERS.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

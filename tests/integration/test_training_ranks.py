@@ -208,7 +208,7 @@ import mindspore as ms
 from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
 from ms_recover.model.options import PlanOptions
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from ms_recover.training.rank_view import scan_tree
 from ms_recover.training.resume_step import find_common_step
 from ms_recover.training.run_id import agree_run_id

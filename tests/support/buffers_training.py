@@ -23,7 +23,7 @@ from mindspore.train import Callback, Model
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.training import SliceCheckpoint, recover_train
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from tests.support.trainings import Losses, files, make_network, rows
 
 STEPS, EPOCHS, EVERY = 4, 2, 3

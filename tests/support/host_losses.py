@@ -15,7 +15,7 @@ from mindspore import nn
 from mindspore.communication import init
 
 from ms_recover.training import SliceSaver
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 
 HOSTS = {"one": ("node1", "node1"), "two": ("node1", "node2")}
 

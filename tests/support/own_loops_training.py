@@ -17,7 +17,7 @@ from mindspore.train import CheckpointConfig, ModelCheckpoint
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from tests.support.own_states_training import Draws, Heard, begin, lose
 from tests.support.trainings import EPOCHS, Losses, StoppedError, checkpoint, make_model, rows
 

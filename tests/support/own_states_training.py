@@ -24,7 +24,7 @@ from mindspore.train import Callback
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import recover_train
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from tests.support.trainings import EPOCHS, Losses, StoppedError, checkpoint, make_model, rows
 
 CUT = 13

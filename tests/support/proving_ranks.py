@@ -19,7 +19,7 @@ from mindspore.communication import init
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import recover_train
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from tests.support.trainings import EPOCHS, Losses, StoppedError, checkpoint, files, make_model, rows
 
 

@@ -15,27 +15,27 @@ class Exchange:
         self.barrier = threading.Barrier(size, timeout=WAIT)
         self.sent = [()] * size
 
-
-class ThreadJob(TrainingJob):
-    """The job as one of several threads sees it."""
-
-    def __init__(self, rank, exchange):
-        super().__init__(rank, len(exchange.sent), True)
-        object.__setattr__(self, "exchange", exchange)
-
-    def all_gather(self, numbers):
-        self.exchange.sent[self.rank] = tuple(numbers)
-        self.exchange.barrier.wait()
-        sent = list(self.exchange.sent)
-        self.exchange.barrier.wait()
+    def all_gather(self, rank, numbers):
+        self.sent[rank] = tuple(numbers)
+        self.barrier.wait()
+        sent = list(self.sent)
+        self.barrier.wait()
         assert len({len(row) for row in sent}) == 1, f"ranks sent different amounts: {sent}"
         return sent
 
 
-def thread_jobs(size):
-    """Return the job of each of some ranks."""
+def thread_jobs(size, see=lambda rank, numbers: None):
+    """Return the job of each of some ranks; `see` is given each rank and the numbers that it sends."""
     exchange = Exchange(size)
-    return [ThreadJob(rank, exchange) for rank in range(size)]
+
+    def job(rank):
+        def all_gather(numbers):
+            see(rank, numbers)
+            return exchange.all_gather(rank, numbers)
+
+        return TrainingJob(rank, size, all_gather)
+
+    return [job(rank) for rank in range(size)]
 
 
 def on_all(size, work):

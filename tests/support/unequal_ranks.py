@@ -22,7 +22,7 @@ from mindspore.train import Callback
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import SliceSaver, recover_train, resume
-from ms_recover.training.job import current_job
+from ms_recover.training.this_process import current_job
 from tests.support.trainings import EPOCHS, Losses, StoppedError, checkpoint, files, make_dataset, make_model
 
 

@@ -1,27 +1,26 @@
 """Arguments that all ranks must have alike, and exchanges of ranks that do different things."""
 
+import numpy as np
 import pytest
 
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-import numpy as np  # noqa: E402
-
-from ms_recover.training.equal_arguments import (  # noqa: E402
+from ms_recover.training.equal_arguments import (
     Text,
     agree_arguments,
     or_not_given,
     value_text,
     why_unequal,
 )
-from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart  # noqa: E402
-from ms_recover.training.rank_facts import facts_of, gather_facts  # noqa: E402
-from ms_recover.training.rank_local import RankValues  # noqa: E402
-from ms_recover.training.rotation import agree_floor  # noqa: E402
-from tests.support.ranks import ThreadJob, on_all, thread_jobs  # noqa: E402
+from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart
+from ms_recover.training.rank_facts import facts_of, gather_facts
+from ms_recover.training.rank_local import RankValues
+from ms_recover.training.rotation import agree_floor
+from tests.support.ranks import on_all, thread_jobs
+
+
+def nobody_answers(numbers):
+    raise RuntimeError("Launch kernel failed")
 
 
 def together(size, work):
@@ -31,13 +30,7 @@ def together(size, work):
 
 def test_equal_arguments_take_one_exchange():
     sent = []
-
-    class Counting(ThreadJob):
-        def all_gather(self, numbers):
-            sent.append(len(numbers))
-            return super().all_gather(numbers)
-
-    jobs = [Counting(job.rank, job.exchange) for job in thread_jobs(2)]
+    jobs = thread_jobs(2, lambda rank, numbers: sent.append(len(numbers)))
     given = {"keep": 4, "save_steps": None, "layouts": or_not_given(())}
     assert on_all(2, lambda rank: agree_arguments(jobs[rank], "saving", given)) == [None, None]
     assert len(sent) == 2
@@ -156,13 +149,7 @@ def test_ranks_that_fail_for_different_reasons_raise_their_own_and_the_others_le
 def test_ranks_within_unlike_many_steps_exchange_a_failure_once(wrapped):
     """Where it is exchanged again, nobody answers."""
     sent = []
-
-    class Counting(ThreadJob):
-        def all_gather(self, numbers):
-            sent.append(self.rank)
-            return super().all_gather(numbers)
-
-    jobs = [Counting(job.rank, job.exchange) for job in thread_jobs(2)]
+    jobs = thread_jobs(2, lambda rank, numbers: sent.append(rank))
 
     def work(job):
         with job.ending_together("restoring"):
@@ -183,44 +170,29 @@ def test_ranks_within_unlike_many_steps_exchange_a_failure_once(wrapped):
 
 
 def test_a_rank_that_fails_where_nobody_answers_raises_its_own_reason():
-    class Alone(TrainingJob):
-        def all_gather(self, numbers):
-            raise RuntimeError("Launch kernel failed")
-
-    for job in (Alone(0, 2, True), TrainingJob(0, 2, False), TrainingJob(0, 1, False)):
+    for job in (TrainingJob(0, 2, nobody_answers), TrainingJob(0, 2), TrainingJob(0, 1)):
         with pytest.raises(ZeroDivisionError), job.ending_together("checking"):
             raise ZeroDivisionError
 
 
 def test_what_another_operation_sent_is_no_answer():
-    class Meeting(TrainingJob):
-        def all_gather(self, numbers):
-            return [tuple(numbers), tuple(7 for _ in numbers)]
+    def meet(numbers):
+        return [tuple(numbers), tuple(7 for _ in numbers)]
 
     with pytest.raises(MsRecoverError, match=r"rank\(s\) 1 do not call this \(beginning to save\)"):
-        Meeting(0, 2, True).gather([1], "beginning to save")
+        TrainingJob(0, 2, meet).gather([1], "beginning to save")
 
 
 def test_a_rank_that_never_answers_is_gone_or_does_not_call_it():
-    class Alone(TrainingJob):
-        def all_gather(self, numbers):
-            raise RuntimeError("Launch kernel failed")
-
     with pytest.raises(MsRecoverError, match=r"is gone, or does not call this \(saving step 2_4\)"):
-        Alone(0, 2, True).gather([1], "saving", named="saving step 2_4")
+        TrainingJob(0, 2, nobody_answers).gather([1], "saving", named="saving step 2_4")
 
 
 def test_each_exchange_of_a_save_is_one_of_52_bytes():
     """Both together are 64 bytes more than the numbers of the first."""
     sent = []
-
-    class Counting(ThreadJob):
-        def all_gather(self, numbers):
-            sent.append(4 * len(numbers))
-            return super().all_gather(numbers)
-
     summary = RankValues((0, 1), Step(1, 2)).summary()
-    jobs = [Counting(job.rank, job.exchange) for job in thread_jobs(2)]
+    jobs = thread_jobs(2, lambda rank, numbers: sent.append(4 * len(numbers)))
     on_all(2, lambda rank: agree_floor(jobs[rank], Step(1, 2), None, summary, "saving", "saving step 1_2"))
     on_all(2, lambda rank: gather_facts(jobs[rank], facts_of({}), "saving", "saving step 1_2"))
     assert sent == [52] * 4

@@ -5,12 +5,9 @@ import logging
 
 import pytest
 
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.model.steps import Step  # noqa: E402
-from ms_recover.training.headline import Headline  # noqa: E402
-from ms_recover.training.job import TrainingJob  # noqa: E402
+from ms_recover.model.steps import Step
+from ms_recover.training.headline import Headline
+from ms_recover.training.job import TrainingJob
 
 
 class Stated(TrainingJob):

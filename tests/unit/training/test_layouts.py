@@ -244,7 +244,7 @@ def test_the_callback_writes_it_before_the_first_slice(tmp_path, monkeypatch, ne
     from ms_recover.training import SliceCheckpoint, slice_saver
     from ms_recover.training.job import TrainingJob
 
-    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(3, 8, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(3, 8))
     arguments = (f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)
     folder, layouts = tmp_path / "ckpt_dir3", [cut(name, DEVICES, "mp", None) for name in ("weight", "fc.weight")]
     for options, said in [

@@ -13,6 +13,7 @@ from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 
 pytestmark = pytest.mark.mindspore
+
 pytest.importorskip("mindspore")
 
 from ms_recover.training import run  # noqa: E402
@@ -36,7 +37,7 @@ def refused(root, size, base="test", template="ckpt_dir{rank}"):
     found = []
     for rank in range(size):
         try:
-            check_number_of_ranks(TrainingJob(rank, size, False), f"{root}/{template}", base)
+            check_number_of_ranks(TrainingJob(rank, size), f"{root}/{template}", base)
         except UsageError as error:
             found.append(str(error))
     return found

@@ -6,22 +6,17 @@ import shutil
 import tempfile
 import threading
 
+import numpy as np
 import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.model.options import ScanOptions
+from ms_recover.training import other_world as module
+from ms_recover.training.other_world import aside_roots, move_world, set_other_world_aside
+from ms_recover.training.run import OtherWorld
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-import numpy as np  # noqa: E402
-
-from ms_recover.training import other_world as module  # noqa: E402
-from ms_recover.training.other_world import aside_roots, move_world, set_other_world_aside  # noqa: E402
-from ms_recover.training.run import OtherWorld  # noqa: E402
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs
 
 LAYOUT = cut_layout("weight", (2, 2), (0,))
 TENSORS = {"weight": CutTensor("Float32", np.arange(8, dtype=np.float32), LAYOUT)}

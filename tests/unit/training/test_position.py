@@ -7,11 +7,7 @@ import pytest
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.position import Feed, find_position  # noqa: E402
+from ms_recover.training.position import Feed, find_position
 
 EPOCH = 8
 BATCH = 16

@@ -5,11 +5,8 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.proof import (  # noqa: E402
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.proof import (
     OF_LOOP,
     OF_MODEL,
     QUIET,
@@ -23,9 +20,9 @@ from ms_recover.training.proof import (  # noqa: E402
     resume_line,
     text_of,
 )
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs
 
-ALONE = TrainingJob(0, 1, False)
+ALONE = TrainingJob(0, 1)
 NOON = time.mktime((2026, 3, 4, 14, 3, 0, 0, 0, -1))
 
 

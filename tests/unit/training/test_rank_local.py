@@ -3,12 +3,8 @@
 import pytest
 
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.rank_local import RankValues, Value, find_rank_local, rank_local_text  # noqa: E402
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from ms_recover.training.rank_local import RankValues, Value, find_rank_local, rank_local_text
+from tests.support.ranks import on_all, thread_jobs
 
 NOTHING, STEP = frozenset(), Step(1, 4)
 

@@ -14,13 +14,9 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.rank_view import scan_tree  # noqa: E402
-from ms_recover.training.resume_step import obtain_resume_slice  # noqa: E402
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from ms_recover.training.rank_view import scan_tree
+from ms_recover.training.resume_step import obtain_resume_slice
+from tests.support.ranks import on_all, thread_jobs
 
 OLD, NEW = Step(1, 8), Step(2, 8)
 OWN = ("queue",)

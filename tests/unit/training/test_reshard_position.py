@@ -5,11 +5,7 @@ import pytest
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.reshard_position import (  # noqa: E402
+from ms_recover.training.reshard_position import (
     SharedFeed,
     feed_before,
     find_shared_position,
@@ -83,6 +79,7 @@ def test_what_was_saved_states_the_shards(order, shards, accumulate):
     assert found == feed(8, 16, shards, accumulate)
 
 
+@pytest.mark.mindspore
 @pytest.mark.parametrize(("shards", "named"), [(1, False), (4, False), (None, True)])
 def test_other_shards_of_one_sampler_are_no_change_and_another_sampler_is_named(shards, named):
     import mindspore.dataset as ds
@@ -99,6 +96,7 @@ def test_other_shards_of_one_sampler_are_no_change_and_another_sampler_is_named(
     assert doubts_of_change(saved, now)
 
 
+@pytest.mark.mindspore
 def test_a_plain_resume_must_accumulate_as_before():
     import mindspore.dataset as ds
 

@@ -17,8 +17,8 @@ from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.formats.manifest import read_manifest  # noqa: E402
 from ms_recover.model.steps import Step  # noqa: E402
 from ms_recover.training import SliceManifests, SliceSaver, recover_train, resume, slice_saver  # noqa: E402
-from ms_recover.training.job import current_job  # noqa: E402
 from ms_recover.training.run import forget_resumed  # noqa: E402
+from ms_recover.training.this_process import current_job  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.trainings import files  # noqa: E402
 

@@ -3,15 +3,11 @@ import pytest
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.rank_view import RankView
+from ms_recover.training.resume_step import find_common_step, newest_common_step
 
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.rank_view import RankView  # noqa: E402
-from ms_recover.training.resume_step import find_common_step, newest_common_step  # noqa: E402
-
-ONE = TrainingJob(0, 1, False)
+ONE = TrainingJob(0, 1)
 
 
 def steps(*texts):
@@ -79,7 +75,7 @@ def test_many_ranks_without_a_common_step_are_named_in_short():
 
 def test_ranks_without_communication_are_asked_to_initialize_it():
     with pytest.raises(UsageError, match="init"):
-        TrainingJob(0, 2, False).gather([1])
+        TrainingJob(0, 2).gather([1])
 
 
 def test_running_together_passes_on_results_and_errors():

@@ -8,14 +8,10 @@ from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.planning.tree.lineage import RunRecord  # noqa: E402
-from ms_recover.training import rotation  # noqa: E402
-from ms_recover.training.held_slices import Held, held_slice, prefix_of, read_folder  # noqa: E402
-from ms_recover.training.rotation import Earlier, Keeping, find_earlier  # noqa: E402
+from ms_recover.planning.tree.lineage import RunRecord
+from ms_recover.training import rotation
+from ms_recover.training.held_slices import Held, held_slice, prefix_of, read_folder
+from ms_recover.training.rotation import Earlier, Keeping, find_earlier
 
 
 def keep(count, **schedule):

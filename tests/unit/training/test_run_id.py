@@ -1,12 +1,8 @@
 import pytest
 
 from ms_recover.errors import UsageError
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.run_id import RUN_ID, agree_run_id  # noqa: E402
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.run_id import RUN_ID, agree_run_id
 
 
 class FixedJob(TrainingJob):
@@ -46,15 +42,15 @@ def test_numbers_fit_and_come_back():
 
 
 def test_alone():
-    one = TrainingJob(0, 1, False)
+    one = TrainingJob(0, 1)
     assert agree_run_id(one, {RUN_ID: "night-7"}) == "night-7"
     assert agree_run_id(one, {}, draw(0xF1)) == "f1" * 16
     assert agree_run_id(one, {}) != agree_run_id(one, {})
 
 
 def test_ranks_that_cannot_talk_do_not_invent_one():
-    assert agree_run_id(TrainingJob(1, 4, False), {}) == ""
-    assert agree_run_id(TrainingJob(1, 4, False), {RUN_ID: "night-7"}) == "night-7"
+    assert agree_run_id(TrainingJob(1, 4), {}) == ""
+    assert agree_run_id(TrainingJob(1, 4), {RUN_ID: "night-7"}) == "night-7"
 
 
 def test_all_take_what_rank_0_drew():
@@ -78,4 +74,4 @@ def test_different_launches_are_refused(own, other):
 @pytest.mark.parametrize("given", ["a\udcff", "a\x1b[31m", "a\nb", "a\x00"])
 def test_an_id_that_no_manifest_can_name_is_refused(given):
     with pytest.raises(UsageError, match=f"{RUN_ID}=.* is not text of one line in UTF-8"):
-        agree_run_id(TrainingJob(0, 1, False), {RUN_ID: given})
+        agree_run_id(TrainingJob(0, 1), {RUN_ID: given})

@@ -19,6 +19,7 @@ from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.testing.trees import make_tree, save_manifests
 
 pytestmark = pytest.mark.mindspore
+
 pytest.importorskip("mindspore")
 
 from ms_recover.training.found_slice import find_slice  # noqa: E402
@@ -246,7 +247,7 @@ def test_a_run_starts_behind_those_that_any_rank_knows_whatever_the_clock_says(c
     assert on_all(2, lambda rank: agree_start(jobs[rank], 5, lambda: now + rank)) == [now * 1000] * 2
     assert on_all(2, lambda rank: agree_start(jobs[rank], future * rank, lambda: now)) == [future + 1] * 2
     assert "the order is kept" in caplog.text
-    assert agree_start(TrainingJob(0, 2, False), 5) is None
+    assert agree_start(TrainingJob(0, 2), 5) is None
 
 
 @pytest.mark.parametrize("run", [None, OLD])

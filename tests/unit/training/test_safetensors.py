@@ -20,7 +20,8 @@ from mindspore import nn  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, options, slice_saver  # noqa: E402
 from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice  # noqa: E402
+from ms_recover.training.network import check_network, load_into_network, load_slice  # noqa: E402
+from ms_recover.training.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.snapshot import saved_names  # noqa: E402
 from tests.unit.training.test_saving import Training  # noqa: E402
 from tests.unit.training.test_snapshot import bfloat16  # noqa: E402
@@ -29,7 +30,7 @@ from tests.unit.training.test_snapshot import bfloat16  # noqa: E402
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Train a single rank for some steps, and say which slices are there then."""
-    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1))
 
     def run(steps, form="safetensors", **more):
         training = Training(SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1, format=form, **more)).begin()
@@ -109,7 +110,7 @@ def test_bfloat16_is_refused_before_training_and_loads(one_bfloat16, tmp_path):
 
 @pytest.fixture
 def one_bfloat16(tmp_path, monkeypatch):
-    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1))
     training = Training(SliceCheckpoint(str(tmp_path), "test", 1, format="safetensors"))
     network = nn.Cell()
     network.insert_param_to_cell("weight", bfloat16(tmp_path / "b.ckpt"))

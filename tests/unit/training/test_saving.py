@@ -68,7 +68,7 @@ def committed(folder):
 @pytest.fixture
 def one(tmp_path, monkeypatch):
     """Make the training of a single rank."""
-    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1))
     return lambda **options: Training(SliceCheckpoint(str(tmp_path), "test", 1, **options)).begin()
 
 
@@ -99,7 +99,7 @@ def test_a_slice_says_whose_it_is(one, tmp_path, monkeypatch):
 
 
 def test_the_group_that_the_compiler_wrote_is_in_the_manifest(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(1, 4, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(1, 4))
     training = Training(SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)).begin()
     assert training.callback.run_id == ""
     write_group_info(tmp_path / "ckpt_dir1" / "group_info.pb", [1, 3])
