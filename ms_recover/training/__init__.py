@@ -9,13 +9,13 @@ from ms_recover.lazy import lazy_names
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
+    from ms_recover.training.deciding.stall import Stall
     from ms_recover.training.layouts import cut, write_strategy
     from ms_recover.training.recover import recover_train
     from ms_recover.training.resuming import Resumption, resume
     from ms_recover.training.slice_checkpoint import SliceCheckpoint
     from ms_recover.training.slice_manifests import SliceManifests
     from ms_recover.training.slice_saver import SliceSaver
-    from ms_recover.training.stall import Stall
 
 __all__ = [
     "Resumption",
@@ -37,7 +37,7 @@ if not TYPE_CHECKING:
             "SliceCheckpoint": "ms_recover.training.slice_checkpoint",
             "SliceManifests": "ms_recover.training.slice_manifests",
             "SliceSaver": "ms_recover.training.slice_saver",
-            "Stall": "ms_recover.training.stall",
+            "Stall": "ms_recover.training.deciding.stall",
             "cut": "ms_recover.training.layouts",
             "recover_train": "ms_recover.training.recover",
             "resume": "ms_recover.training.resuming",

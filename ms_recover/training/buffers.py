@@ -18,8 +18,8 @@ from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.constants import Kept, keep
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.gradients import without_gradient
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import values_of

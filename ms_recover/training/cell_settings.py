@@ -17,8 +17,8 @@ from mindspore import nn
 from ms_recover.model.texts import list_some
 from ms_recover.training.cell_values import OF_CELLS
 from ms_recover.training.cells import OPTIMIZERS
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.hyperparameters import OF_NETWORK, text_of_setting
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 
 _log = logging.getLogger(__name__)

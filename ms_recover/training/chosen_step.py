@@ -14,7 +14,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.scanning.naming import SliceName, name_before, read_slice_name
 from ms_recover.training.arguments import path_text, whole_number
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 
 def step_of(value: Any) -> Step | None:

@@ -15,6 +15,8 @@ from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
 from ms_recover.training.dataset_draws import note_early_draws
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.first_step import LoadedValues, Settling
 from ms_recover.training.found_slice import Found
 from ms_recover.training.generators import (
@@ -26,9 +28,7 @@ from ms_recover.training.generators import (
 )
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
-from ms_recover.training.job import TrainingJob
 from ms_recover.training.loss_monitor import continue_loss_monitors
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
 from ms_recover.training.resharding import Resharded

@@ -22,8 +22,8 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import read_file_name
 from ms_recover.training.arguments import texts
-from ms_recover.training.experiment import experiment_of, given_prefix, with_experiment
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.experiment import experiment_of, given_prefix, with_experiment
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
 from ms_recover.training.same_ranks import SameRanks
 

@@ -19,22 +19,22 @@ from ms_recover.planning.tree.lineage import Lineage, find_lineage, follow_choic
 from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.attributes import changed_values, places_of
 from ms_recover.training.cell_settings import compare_cells, settings_of_cells
-from ms_recover.training.equal_arguments import agree_arguments
-from ms_recover.training.foreign_folder import check_folders, held_runs
+from ms_recover.training.deciding.equal_arguments import agree_arguments
+from ms_recover.training.deciding.foreign_folder import check_folders, held_runs
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
+from ms_recover.training.deciding.own_slice import OwnSlice, digests_by_name
+from ms_recover.training.deciding.position import Feed, Position, find_position
+from ms_recover.training.deciding.resumed_experiment import take_experiment
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.network import check_network, load_into_network, load_slice
 from ms_recover.training.other_world import naming_reshard
-from ms_recover.training.own_slice import OwnSlice, digests_by_name
-from ms_recover.training.position import Feed, Position, find_position
 from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, begin_line, resume_line
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import may_be_written, obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.resumed_experiment import take_experiment
 from ms_recover.training.run import Loaded, note_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.search import ReshardArguments, Search, prepare_search

@@ -21,7 +21,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.planning.tree.prefixes import find_experiments
 from ms_recover.scanning.naming import name_before, read_file_name
-from ms_recover.training.experiment import experiment_of, start_of
+from ms_recover.training.deciding.experiment import experiment_of, start_of
 
 
 @dataclass(frozen=True, slots=True)

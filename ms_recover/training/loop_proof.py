@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.errors import InputError
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.own_slice import OwnSlice
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.deciding.sample_proof import SampleProof, combined
 from ms_recover.training.proof import ResumeLine, resume_line, said_in
 from ms_recover.training.proving import compared, refuse_or_warn, why_unproven
 from ms_recover.training.run_state import RunState
-from ms_recover.training.sample_proof import SampleProof, combined
 
 _log = logging.getLogger(__name__)
 

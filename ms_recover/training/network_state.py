@@ -14,10 +14,10 @@ from ms_recover.training.buffers import digests_of, persistent_buffers, savable
 from ms_recover.training.callback_order import calling_model
 from ms_recover.training.cell_settings import settings_of_cells
 from ms_recover.training.constants import Kept, is_as_before
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import current_settings
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import memory_places

@@ -16,7 +16,7 @@ from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.arguments import ranks as listed_ranks
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.layouts import check_layouts, same_slice
 
 _log = logging.getLogger(__name__)

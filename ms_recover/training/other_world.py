@@ -47,7 +47,7 @@ from ms_recover.stores.local import NO_LINKS
 from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import never
 from ms_recover.system_errors import explained
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.run import OtherWorld, forget_other_world, other_world
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from ms_recover.model.texts import list_some
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 QUIET = "MS_RECOVER_QUIET"
 """Environment variable: anything but nothing or ``0`` leaves the line out."""

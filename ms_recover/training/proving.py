@@ -15,13 +15,13 @@ from typing import Any
 import mindspore.dataset as ds
 
 from ms_recover.errors import InputError
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.deciding.sample_proof import SampleProof, combined
 from ms_recover.training.generators import GENERATORS, changed_generators, generator_states
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState, named
 from ms_recover.training.sample_order import causes, code_names, random_operations, unrepeatable
-from ms_recover.training.sample_proof import SampleProof, combined
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ms_recover.formats.state import fingerprint
 from ms_recover.model.state import StateValue
 
 if TYPE_CHECKING:
-    from ms_recover.training.job import TrainingJob
+    from ms_recover.training.deciding.job import TrainingJob
 
 MOST_PEERS = 16
 """Ranks that keep the numbers of one."""

@@ -15,7 +15,7 @@ from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, rank_in_folder
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.strategy import Layout
 from ms_recover.training.compiled_files import CompiledFiles
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.layouts import same_slice, write_strategy
 from ms_recover.training.options import check_place, listed_layouts, restore_ranks
 from ms_recover.training.this_process import device_target

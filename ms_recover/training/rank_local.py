@@ -20,8 +20,8 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.system_errors import explained
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.own_slice import Contents
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import Contents
 
 _log = logging.getLogger(__name__)
 

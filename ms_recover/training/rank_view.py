@@ -33,11 +33,11 @@ from ms_recover.scanning.read import Reading, read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
+from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.deciding.resumed_experiment import TAKES_ALL, Taken
 from ms_recover.training.found_state import has_own_state
 from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.kept_slice import KeptSlice
-from ms_recover.training.own_slice import OwnSlice
-from ms_recover.training.resumed_experiment import TAKES_ALL, Taken
 from ms_recover.training.run_state import RunState, state_if_sound
 
 _log = logging.getLogger(__name__)

@@ -21,14 +21,14 @@ from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import ending_callbacks, why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
-from ms_recover.training.equal_arguments import or_not_given
+from ms_recover.training.deciding.equal_arguments import or_not_given
+from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.deciding.position import Feed, Position
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.network import compile_network
-from ms_recover.training.own_slice import OwnSlice
-from ms_recover.training.position import Feed, Position
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, Trained, why_unproven
 from ms_recover.training.resuming import Resumption

@@ -18,13 +18,13 @@ from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_lineage, f
 from ms_recover.planning.tree.runs import Run
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
-from ms_recover.training.foreign_folder import check_folders, held_runs
+from ms_recover.training.deciding.foreign_folder import check_folders, held_runs
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
+from ms_recover.training.deciding.resumed_experiment import take_experiment
 from ms_recover.training.held_directories import at_end, hold_directories
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.other_world import aside_roots
 from ms_recover.training.reshard_trees import JudgedTree, OpenSource, Place, SliceTree, find_trees
-from ms_recover.training.resumed_experiment import take_experiment
 from ms_recover.training.search import Search
 from ms_recover.training.set_aside import Renames, bring_back
 

@@ -14,7 +14,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.claims.layouts import NOT_SHARDED, cells_of
 from ms_recover.planning.claims.stages import Stages
 from ms_recover.planning.reshard.target import Target
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.layouts import with_states
 from ms_recover.training.options import is_data_parallel, listed_layouts, optimizer_is_shared_out
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters

@@ -28,18 +28,18 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.network import check_values, load_into_network
-from ms_recover.training.own_slice import OwnSlice
-from ms_recover.training.position import Feed, Position
-from ms_recover.training.proof import OF_STATE, VALUES, resume_line
-from ms_recover.training.reshard_position import (
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.deciding.position import Feed, Position
+from ms_recover.training.deciding.reshard_position import (
     SharedFeed,
     feed_before,
     feed_now,
     find_shared_position,
     micro_batches,
 )
+from ms_recover.training.network import check_values, load_into_network
+from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_step import ChosenTree, TreeChoice
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
 from ms_recover.training.run import Loaded, OtherWorld, note_resumed

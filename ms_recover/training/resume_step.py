@@ -18,8 +18,8 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.plan.planner import plan_for_rank
 from ms_recover.stores.places import look_at_folder
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.own_slice import OwnSlice
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.rank_view import RankView
 from ms_recover.training.set_aside import set_all_aside
 

@@ -14,7 +14,8 @@ from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import begin_anew
 from ms_recover.training.cells import as_cell, holds_optimizer
-from ms_recover.training.equal_arguments import or_not_given
+from ms_recover.training.deciding.equal_arguments import or_not_given
+from ms_recover.training.deciding.position import Feed, check_feed
 from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import Found, find_any, load_found
@@ -22,7 +23,6 @@ from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
-from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order

@@ -14,9 +14,9 @@ from ms_recover.execution.save_slice import withdraw
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_lineage, merge_run_records, record_of
-from ms_recover.training.experiment import experiment_of
+from ms_recover.training.deciding.experiment import experiment_of
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.held_slices import Held, HeldSlice, read_again, read_folder
-from ms_recover.training.job import TrainingJob
 
 NO_STEP = Step(0, 0)
 """Stands for no committed step; older than every step."""

@@ -13,7 +13,7 @@ from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.rotation import NO_STEP, Keeping
 from ms_recover.training.run_id import agree_run_id
 

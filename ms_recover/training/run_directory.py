@@ -18,11 +18,11 @@ from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import identity_of
-from ms_recover.training.experiment import experiment_of
+from ms_recover.training.deciding.experiment import experiment_of
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.position import Feed
 from ms_recover.training.held_slices import Held, HeldSlice, held_slice, prefix_of, read_folder
 from ms_recover.training.host import this_host
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP, Earlier, Keeping, find_earlier, find_newer, rotate
 from ms_recover.training.run import SharedNames, TrainingRun, begin_run
 from ms_recover.training.set_aside import set_all_aside

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from ms_recover.errors import UsageError
 from ms_recover.model.printable import printable
 from ms_recover.model.texts import list_some
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 RUN_ID = "MS_RECOVER_RUN_ID"
 """Environment variable that launchers set to the same new value for all ranks."""

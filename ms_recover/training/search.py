@@ -17,9 +17,9 @@ from ms_recover.planning.tree.lineage import RUN
 from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
-from ms_recover.training.equal_arguments import Text, or_not_given
-from ms_recover.training.job import TrainingJob
-from ms_recover.training.resumed_experiment import Taken, agree_experiments
+from ms_recover.training.deciding.equal_arguments import Text, or_not_given
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.resumed_experiment import Taken, agree_experiments
 from ms_recover.training.run import forget_resumed
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Search:
     given: tuple[str, ...] = ()
     """The experiments of the program, empty where they are not known."""
     loaded: tuple[str, ...] = ()
-    """See `ms_recover.training.resumed_experiment.Taken`."""
+    """See `ms_recover.training.deciding.resumed_experiment.Taken`."""
     keep: tuple[str, ...] = ()
     """Parameters that keep the values of the program."""
 

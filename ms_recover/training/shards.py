@@ -9,8 +9,8 @@ from typing import Any
 
 from ms_recover.errors import InputError
 from ms_recover.model.texts import list_some
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.found_slice import Found
-from ms_recover.training.job import TrainingJob
 from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)

@@ -21,17 +21,18 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
-from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver, name_prefixes
+from ms_recover.training.deciding.equal_arguments import agree_arguments, arguments_of_saver, name_prefixes
+from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.own_slice import Contents
+from ms_recover.training.deciding.position import Feed
+from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
-from ms_recover.training.job import TrainingJob
 from ms_recover.training.loop_proof import end_waiting
 from ms_recover.training.network_state import NetworkState, note_begin
 from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
-from ms_recover.training.own_slice import Contents
-from ms_recover.training.position import Feed
 from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
@@ -49,7 +50,6 @@ from ms_recover.training.snapshot import (
     saved_names,
     write_parameters,
 )
-from ms_recover.training.stall import Stall
 from ms_recover.training.state_now import current_state
 from ms_recover.training.this_process import current_job
 

@@ -17,7 +17,7 @@ from ms_recover.file_names import SliceFormat
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import Parameter
-from ms_recover.training.own_slice import Contents
+from ms_recover.training.deciding.own_slice import Contents
 from ms_recover.training.this_process import device_target
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.cells import rounding_optimizers
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.generators import drawn_generators, generator_states, random_operators
-from ms_recover.training.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 

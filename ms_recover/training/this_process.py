@@ -12,7 +12,7 @@ from mindspore.communication import get_group_size, get_rank
 from mindspore.mint.distributed import is_initialized
 
 from ms_recover.errors import UsageError
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 
 def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:

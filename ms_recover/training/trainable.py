@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.cell_values import Cells
-from ms_recover.training.own_slice import OwnSlice
+from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.proof import resume_line
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 WAIT = 20
 

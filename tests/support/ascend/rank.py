@@ -19,7 +19,7 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.steps import Step
 from ms_recover.stores.digest import digest_of
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.snapshot import saved_parameters, values_of
 from tests.support.ascend.network import STEPS, known_values, make_model, rows, whole_value
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree

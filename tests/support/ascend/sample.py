@@ -6,7 +6,7 @@ Runs ``main()`` of a script of sample_code/distribute_training_transformer as it
 import importlib
 import sys
 
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from tests.support.sample import SAMPLE
 
 if __name__ == "__main__":

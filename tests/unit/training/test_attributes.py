@@ -19,7 +19,7 @@ from mindspore import amp, nn  # noqa: E402
 
 from ms_recover.training.attributes import _mark, changed_values, note_begin, restore_values  # noqa: E402
 from ms_recover.training.cell_values import leaves  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.state_values import from_state, to_state  # noqa: E402
 
 OWN = OwnSlice(0, Step(1, 1), "/tree/test-1_1.ckpt")

@@ -5,14 +5,14 @@ import pytest
 
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.model.steps import Step
-from ms_recover.training.equal_arguments import (
+from ms_recover.training.deciding.equal_arguments import (
     Text,
     agree_arguments,
     or_not_given,
     value_text,
     why_unequal,
 )
-from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart
+from ms_recover.training.deciding.job import TrainingJob, pack_text, unpack_text, why_apart
 from ms_recover.training.rank_facts import facts_of, gather_facts
 from ms_recover.training.rank_local import RankValues
 from ms_recover.training.rotation import agree_floor

@@ -5,7 +5,7 @@ import pytest
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord, find_lineage
-from ms_recover.training.foreign_folder import HeldRuns, find_foreign
+from ms_recover.training.deciding.foreign_folder import HeldRuns, find_foreign
 
 
 def run(name, started, before=None, newest=8, **more):

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from ms_recover.model.steps import Step
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.headline import Headline
-from ms_recover.training.job import TrainingJob
 
 
 class Stated(TrainingJob):

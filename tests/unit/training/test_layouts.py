@@ -242,7 +242,7 @@ def test_mindspore_reads_what_is_written(tmp_path):
 def test_the_callback_writes_it_before_the_first_slice(tmp_path, monkeypatch, network):
     pytest.importorskip("mindspore")
     from ms_recover.training import SliceCheckpoint, slice_saver
-    from ms_recover.training.job import TrainingJob
+    from ms_recover.training.deciding.job import TrainingJob
 
     monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(3, 8))
     arguments = (f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)

@@ -9,8 +9,8 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.network import load_into_network, load_slice  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.snapshot import saved_names  # noqa: E402
 
 

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training import run  # noqa: E402
+from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import holding_directories  # noqa: E402
-from ms_recover.training.job import TrainingJob  # noqa: E402
 from ms_recover.training.number_of_ranks import check_number_of_ranks  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402

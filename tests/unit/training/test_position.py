@@ -7,7 +7,7 @@ import pytest
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.training.position import Feed, find_position
+from ms_recover.training.deciding.position import Feed, find_position
 
 EPOCH = 8
 BATCH = 16

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.proof import (
     OF_LOOP,
     OF_MODEL,

@@ -9,7 +9,7 @@ ms = pytest.importorskip("mindspore")
 import mindspore.dataset as ds  # noqa: E402
 
 from ms_recover.model.steps import Step  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.proving import SampleProver, Trained, why_unproven  # noqa: E402
 from ms_recover.training.run_state import RunState  # noqa: E402
 from ms_recover.training.this_process import current_job  # noqa: E402

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.formats.state import decode_state, encode_state, fingerprint
-from ms_recover.training.rank_facts import MOST_PEERS, RankFacts, facts_of, peers_of, states_differ, whole_number
+from ms_recover.training.rank_facts import (
+    MOST_PEERS,
+    RankFacts,
+    facts_of,
+    peers_of,
+    states_differ,
+    whole_number,
+)
 
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
 FACTS = st.builds(

@@ -18,8 +18,8 @@ from mindspore import nn  # noqa: E402
 
 from ms_recover.loading import contents  # noqa: E402
 from ms_recover.training import SliceSaver, found_slice, resume  # noqa: E402
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.network import load_slice  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
 
 
 def made(value):

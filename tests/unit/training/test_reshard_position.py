@@ -5,7 +5,7 @@ import pytest
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.training.reshard_position import (
+from ms_recover.training.deciding.reshard_position import (
     SharedFeed,
     feed_before,
     find_shared_position,

@@ -3,7 +3,7 @@ import pytest
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.rank_view import RankView
 from ms_recover.training.resume_step import find_common_step, newest_common_step
 

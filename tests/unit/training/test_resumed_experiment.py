@@ -11,9 +11,9 @@ pytest.importorskip("mindspore")
 from mindspore.train import ModelCheckpoint  # noqa: E402
 
 from ms_recover.planning.tree.lineage import RunRecord  # noqa: E402
-from ms_recover.training.experiment import experiment_of, start_of  # noqa: E402
+from ms_recover.training.deciding.experiment import experiment_of, start_of  # noqa: E402
+from ms_recover.training.deciding.resumed_experiment import take_experiment  # noqa: E402
 from ms_recover.training.foreign_saves import given_experiments  # noqa: E402
-from ms_recover.training.resumed_experiment import take_experiment  # noqa: E402
 
 
 def run(name, base=None, newest="1_8", aside=None, bases=()):

@@ -1,7 +1,7 @@
 import pytest
 
 from ms_recover.errors import UsageError
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.run_id import RUN_ID, agree_run_id
 
 

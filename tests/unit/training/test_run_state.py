@@ -16,8 +16,8 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.continuation import agree_state  # noqa: E402
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.found_state import find_run_state  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.run_state import RunState, pending_state  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.mindspore
 
 pytest.importorskip("mindspore")
 
+from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
+from ms_recover.training.deciding.known_runs import gather_runs  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import holding_directories  # noqa: E402
-from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.known_runs import gather_runs  # noqa: E402
 from ms_recover.training.run import agree_start  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402

@@ -19,9 +19,9 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, options, slice_saver  # noqa: E402
-from ms_recover.training.job import TrainingJob  # noqa: E402
+from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
+from ms_recover.training.deciding.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.network import check_network, load_into_network, load_slice  # noqa: E402
-from ms_recover.training.own_slice import OwnSlice  # noqa: E402
 from ms_recover.training.snapshot import saved_names  # noqa: E402
 from tests.unit.training.test_saving import Training  # noqa: E402
 from tests.unit.training.test_snapshot import bfloat16  # noqa: E402

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ms_recover.training.sample_proof import SampleProof, combined
+from ms_recover.training.deciding.sample_proof import SampleProof, combined
 
 
 def test_the_clause_of_a_resume_states_what_is_known():

@@ -20,7 +20,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, run_directory, slice_saver, snapshot  # noqa: E402
-from ms_recover.training.job import TrainingJob  # noqa: E402
+from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
 from tests.support.ranks import WAIT, on_all, thread_jobs  # noqa: E402
 
 BATCHES = 4

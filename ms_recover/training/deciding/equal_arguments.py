@@ -14,7 +14,7 @@ from typing import Any
 
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 _log = logging.getLogger(__name__)
 

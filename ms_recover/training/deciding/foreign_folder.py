@@ -16,7 +16,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, identity_of
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 Identity = tuple[str, int | None]
 

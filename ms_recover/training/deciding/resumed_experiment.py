@@ -13,7 +13,7 @@ from ms_recover.errors import UsageError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import RunRecord, names_experiment
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 _MOST_NAMED = 8
 

@@ -14,7 +14,7 @@ from typing import Any
 from ms_recover.errors import InputError
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.training.position import Feed, Position
+from ms_recover.training.deciding.position import Feed, Position
 
 _SHARDS = re.compile(r"num_shards=(\d+)")
 

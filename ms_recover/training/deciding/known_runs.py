@@ -10,7 +10,7 @@ from typing import Any
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, merge_run_records
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.deciding.job import TrainingJob
 
 
 def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
