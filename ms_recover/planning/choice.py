@@ -233,10 +233,10 @@ def _assess_part(compared: Comparison, step: Step, run: Run) -> Judged[AssessedP
 
 def _is_enough(part: AssessedPart) -> bool:
     """Whether each rank that needs a slice keeps its own or gets one, of a part of which something is known."""
-    one = part.assessment
+    assessment = part.assessment
     ranks = part.compared.facts.options.ranks
-    wanted = range(len(one.ranks)) if ranks is None else ranks
-    return not one.disagreements and all(one.ranks[rank].verdict != "unrecoverable" for rank in wanted)
+    wanted = range(len(assessment.ranks)) if ranks is None else ranks
+    return not assessment.disagreements and all(assessment.ranks[rank].verdict != "unrecoverable" for rank in wanted)
 
 
 def assess_step(compared: Comparison, step: Step, run: Run) -> StepAssessment:
