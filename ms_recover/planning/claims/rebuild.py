@@ -352,7 +352,7 @@ def rebuild_common(
             assumed += [name] * (name != "global_batch_size")
     samples = {at: document.consumed_samples for at, document in sound.items() if document.consumed_samples is not None}
     size = values.get("global_batch_size")
-    if samples and size and all(count == at * size for at, count in samples.items()):
+    if size and all(count == at * size for at, count in samples.items()):
         values["consumed_samples"] = iteration * int(size)
         sources["consumed_samples"] = f"the iteration and global_batch_size, as in {_named(samples)}"
     for name in ("loss_scale", "consumed_samples", "ckpt_status"):
