@@ -14,11 +14,12 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.topology import Topology
 from ms_recover.scanning.read import read_contents
-from ms_recover.verbs.audit import count_ranks_of_claims, evidence_of
+from ms_recover.verbs.audit import audit_planned, count_ranks_of_claims, evidence_of
 from ms_recover.verbs.session import Session
 from tests.support.audit_law import hosts_of, scene_of
 from tests.support.inventories import pairs, slice_file, tree
 from tests.support.law_files import make
+from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
 
 SEED = 1116
@@ -41,6 +42,21 @@ def test_a_tree_that_cannot_be_read_any_more_ends_the_audit(tmp_path: Path) -> N
     topology = Topology(("host",), (hosts_of(SEED, scene.job.size),), "the test")
     with pytest.raises(StorageError, match="the disk is gone"):
         api.audit(inventory, scene.options, topology, read=read)
+
+
+def test_an_audit_of_a_plan_reads_no_more_and_answers_by_what_was_read(tmp_path: Path) -> None:
+    scene = scene_of(SEED)
+    make(scene, tmp_path / "tree")
+    session = Session(api.scan(tmp_path / "tree"), scene.options)
+    planned = session.planned
+    known = session.contents
+    topology = Topology(("host",), (hosts_of(SEED, scene.job.size),), "the test")
+    losses = audit_planned(planned, topology).levels[0].singles
+    assert session.contents == known
+    assert {rank for loss in losses for rank in loss.ranks} == set(range(scene.job.size))
+    for loss in losses:
+        left, options = planned.tree.facts.without(frozenset(loss.ranks))
+        assert loss.step in (None, make_plan(left, options, contents=known).step)
 
 
 SLICES = [slice_file(rank) for rank in range(4)]

@@ -5,9 +5,11 @@ import shutil
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import FormatError
+from ms_recover.errors import FormatError, SlowSourceError
+from ms_recover.model.options import PlanOptions
 from ms_recover.testing.trees import make_tree
 from ms_recover.verbs.several_trees import SeveralTrees
+from tests.support.distant import DistantStore
 
 
 @pytest.mark.parametrize(("left_out", "recovered"), [(False, [3]), (True, [])])
@@ -24,3 +26,26 @@ def test_a_rank_without_files_is_recovered_here_unless_it_may_live_on_a_node_tha
         plan = trees.plan(api.scan(here)).plan
     assert [action.rank for action in plan.actions] == recovered
     assert any("it is left out" in text for text in plan.warnings) == left_out
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_source_that_is_too_slow_is_passed_over_where_there_are_others(tmp_path, beside):
+    """Ranks 0 and 2 are here, and 1 and 3, which hold the same, at one source each."""
+    folders = [make_tree(tmp_path / name) for name in ("here", "slow", "other")]
+    for tree, ranks in zip(folders, ((0, 2), (1,), (3,)), strict=True):
+        for rank in {0, 1, 2, 3}.difference(ranks):
+            shutil.rmtree(tree / f"ckpt_dir{rank}")
+    here, *sources = folders
+    with SeveralTrees([f"file://{tree}" for tree in (sources if beside else sources[:1])]) as trees:
+        error = SlowSourceError("it comes too slowly")
+        trees.stores[0] = DistantStore(sources[0], fails={"ckpt_dir1/test-1_8.ckpt": error})
+        options = PlanOptions(ranks=frozenset(range(4)))
+        if not beside:
+            with pytest.raises(SlowSourceError):
+                trees.plan(api.scan(here), options)
+            return
+        joint = trees.plan(api.scan(here), options)
+    taken = {action.rank: [replica.path for replica in action.replicas] for action in joint.plan.actions}
+    assert taken == {rank: ["ckpt_dir3/test-1_8.ckpt"] for rank in (1, 3)}
+    assert "it comes too slowly" in joint.plan.ranks[1].reason
+    assert joint.sources["ckpt_dir3/test-1_8.ckpt"] is trees.stores[1]
