@@ -409,6 +409,25 @@ def test_a_damaged_state_is_left_behind(tree, tmp_path, caplog):
     assert not Path(f"{tmp_path}/new/ckpt_dir1/test-1_8.ckpt{STATE_SUFFIX}").exists()
 
 
+@pytest.mark.parametrize("state", ["sound", "damaged", "missing", "none"])
+def test_a_state_is_copied_where_it_is_the_one_that_the_manifest_names(tree, tmp_path, state):
+    save_manifests(tree)
+    path = tree / "ckpt_dir1/test-1_8.ckpt"
+    digest = write_state(str(path), encode_state({"scale": 2.0}))
+    lying = Path(f"{path}{STATE_SUFFIX}")
+    manifest = read_manifest(f"{path}.manifest.json")
+    named = TrainingRecord(started=1, state_digest=digest if state != "none" else None)
+    write_manifest(str(path), replace(manifest, training=named))
+    if state == "damaged":
+        lying.chmod(0o600)
+        lying.write_bytes(b"something else")
+    elif state == "missing":
+        lying.unlink()
+    copy(tree, str(tmp_path / "backup"))
+    copied = [file.path for file in read_index(str(tmp_path / "backup")).files if file.path.endswith(STATE_SUFFIX)]
+    assert copied == ([f"ckpt_dir1/{lying.name}"] if state == "sound" else [])
+
+
 def test_another_node_gives_an_empty_folder_nothing_without_ranks(tree, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"holds no slice.*--ranks, 0-3 for all"):
         restore(tmp_path / "new", str(tree))

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from ms_recover import api
 from ms_recover.errors import UsageError
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory, StrategyFile
@@ -11,8 +13,10 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.reshard.actions import paths_taken
 from ms_recover.verbs.reshard import plan_reshard
-from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.inventories import NAMES, OLDER, STEP, pairs, slice_file, tree
 
 LAYOUTS = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
 
@@ -119,3 +123,29 @@ def test_a_full_checkpoint_is_dealt_out_to_files_of_a_size(shard_size: int, held
     ends = [f"-{number:05}-of-{len(held):05}.ckpt" if held[1:] else ".ckpt" for number in range(1, len(held) + 1)]
     assert [file.target.endswith(end) for file, end in zip(plan.files, ends, strict=True)] == [True] * len(held)
     assert all(file.group == (0,) for file in plan.files)
+
+
+def test_slices_are_read_that_bytes_are_taken_from_and_no_others_where_manifests_are_verdicts(tmp_path) -> None:
+    source = np.random.default_rng(1)
+    tensors = {
+        name: CutTensor("Float32", source.random((8, 4), np.float32), cut_layout(name, (2, 2), (0,), ()))
+        for name in NAMES[:2]
+    }
+    root = make_cut_tree(tmp_path / "tree", tensors, 4, steps=[STEP], manifests=True, groups=pairs(4))
+    inventory, read = api.scan(root), []
+    wanted = ReshardOptions(axes=Axes.parse("dp=1,tp=2"))
+    plan = plan_reshard(inventory, tmp_path / "out", wanted, progress=read.append)
+    taken = paths_taken(plan)
+    assert plan.complete
+    assert len(taken) == 2
+    assert sum(read) == sum(file.size for file in inventory.slices if file.path in taken)
+    damaged = root / min(taken)
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"else")
+    assert min(taken) not in paths_taken(plan_reshard(api.scan(root), tmp_path / "out", wanted))
+    read.clear()
+    for path in root.rglob("*.manifest.json"):
+        path.unlink()
+    inventory = api.scan(root)
+    plan_reshard(inventory, tmp_path / "out", wanted, progress=read.append)
+    assert sum(read) == sum(file.size for file in inventory.slices)

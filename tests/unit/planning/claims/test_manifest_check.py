@@ -6,9 +6,9 @@ import pytest
 
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
-from ms_recover.model.slices import Parameter
+from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.claims.manifest_check import check_manifest, later_groups, uncompared_groups
+from ms_recover.planning.claims.manifest_check import check_listed, check_manifest, later_groups, uncompared_groups
 from ms_recover.planning.claims.tolerance import Tolerance
 from tests.support.inventories import STEP, slice_file
 
@@ -110,3 +110,28 @@ def test_a_manifest_speaks_against_a_group_unless_a_later_list_or_the_operator_s
     found = check_manifest(file, 4, (0, 2), **how)
     assert (found is not None and "hold the same slice, the rank lists say [0, 2]" in found) == refused
     assert check_manifest(file, 4, None, **how) is None
+
+
+ONE, TWO, OTHER = (Parameter(name, "Float32", shape, 16) for name, shape in (("a", (4,)), ("b", (4,)), ("a", (2, 2))))
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected", "odd"),
+    [
+        ((ONE, TWO), None, None),
+        ((ONE, TWO), (ONE, TWO), None),
+        ((TWO, ONE), (ONE, TWO), None),
+        ((ONE,), (ONE, TWO), "'b'"),
+        ((ONE, TWO), (ONE,), "'b'"),
+        ((OTHER, TWO), (ONE, TWO), "'a'"),
+        ((TWO,), (ONE,), "'b', 'a'"),
+    ],
+)
+def test_a_slice_lists_what_documents_state_in_any_order(listed, expected, odd):
+    file = replace(slice_file(0), parameters=ParameterList(listed))
+    stated = None if expected is None else ParameterList(expected)
+    why = check_listed(file, stated)
+    assert (why and why.partition(": see ")[2]) == odd
+    assert check_listed(file, file.parameters) is None
+    for unread in (replace(file, problem="cut"), replace(file, encryption="AES-GCM")):
+        assert check_listed(unread, stated) is None

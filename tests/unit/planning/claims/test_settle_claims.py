@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.manifest import Digests
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.claims.settle_claims import settle_claims
 from ms_recover.planning.claims.stages import Stages
@@ -212,3 +213,56 @@ def test_what_a_recovery_wrote_stands_for_a_list_by_manifests_of_training_alone(
     told = [group_file(0, [0, 1]), *lists((2,), (3,))]
     recovered = backed(SLICES[0], "a", group=(0, 1), origin=f"recovered from rank 1 (x.ckpt), by {evidence}")
     assert (not settle_claims(told, [recovered, *SLICES[1:]], layouts).rejected_lists) == stands
+
+
+def test_a_list_stands_against_as_many_that_name_the_ranks_of_the_layouts():
+    told = [group_file(0, [0, 2, 4]), group_file(1, [1, 3])]
+    claims = settle_claims(told, SLICES, PAIRS)
+    assert (claims.rejected_lists, claims.stages.contradicts) == ({}, "strategy.ckpt")
+
+
+def of_values(**values):
+    """Return contents by rank: ``r0="ab"`` says which values the parameters of the first rank have, one letter each."""
+    return Contents(
+        {f"ckpt_dir{name[1:]}/test-{STEP}.ckpt": Digests(f"{name} {of}", (*of,)) for name, of in values.items()}
+    )
+
+
+def test_of_ranks_that_the_layouts_call_the_same_the_parameters_count_that_the_list_is_about():
+    """The first parameter alone is cut; ranks 0 and 2 hold the same part of it, and 1 and 3; the others all differ."""
+    contents = of_values(r0="abcd", r1="efgh", r2="aijk", r3="elmn")
+    claims = settle_claims(lists((0, 1, 2, 3)), SLICES, stages(NAMES[0]), contents=contents)
+    assert len(claims.rejected_lists) == 4
+    assert claims.stages.problem is None
+
+
+@pytest.mark.parametrize(
+    ("values", "stands"),
+    [
+        ({0: "aaaa", 1: "aaaa", 2: "aaaa", 3: "aaaa"}, True),
+        ({0: "aaaa", 1: "aaaa", 2: "aaaa", 3: "bbbb"}, True),
+        ({0: "aaaa", 1: "aaaa", 2: "bbbb", 3: "cccc"}, False),
+        ({0: "aaaa", 2: "aaaa", 1: "bbbb"}, False),
+    ],
+    ids=["all equal", "one odd", "two of four", "three of which two are the same by the layouts"],
+)
+def test_a_list_is_right_where_most_of_its_slices_are_equal_across_the_parts_of_the_layouts(values, stands):
+    there = [file for file in SLICES if file.rank in values]
+    claims = settle_claims(lists((0, 1, 2, 3)), there, PAIRS, contents=read(values))
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert claims.groups.of(0) == ((0, 1, 2, 3) if stands else (0, 2))
+
+
+@pytest.mark.parametrize("values", ["", "aa", "aaaaa"])
+def test_a_slice_of_which_other_parameters_were_read_than_it_lists_is_equal_to_none(values):
+    path = f"ckpt_dir1/test-{STEP}.ckpt"
+    contents = read({0: "aaaa"}).merged(Contents({path: Digests("file", tuple(values))}))
+    claims = settle_claims(lists((0, 1)), SLICES[:2], PAIRS, contents=contents)
+    assert (claims.groups.of(0), claims.stages.contradicts) == ((0,), "strategy.ckpt")
+
+
+def test_a_slice_that_cannot_be_read_is_equal_to_none():
+    path = f"ckpt_dir1/test-{STEP}.ckpt"
+    contents = read({0: "aaaa"}).merged(Contents(problems={path: "torn"}))
+    claims = settle_claims(lists((0, 1)), SLICES[:2], PAIRS, contents=contents)
+    assert (claims.groups.of(0), claims.stages.contradicts) == ((0,), "strategy.ckpt")

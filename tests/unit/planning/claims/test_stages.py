@@ -1,5 +1,7 @@
 """Layouts of a stage, put together from strategy files."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.inventory import StrategyFile
@@ -59,6 +61,18 @@ def test_where_one_in_three_files_says_otherwise_none_is_used():
     problem = find_stages(files(0, 0, 1), 4, {}).problem
     assert problem is not None
     assert "ckpt_dir2/strategy.ckpt is of another stage" in problem
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_one_file_of_other_cuts_among_many_is_passed_over(odd):
+    other = Strategy((0,), 1, (Layout("words", (4,), ((0,),)),))
+    four = [replace(file, strategy=other) if file.rank == odd else file for file in files(0, 0, 0, 0)]
+    found = find_stages(four, 4, {})
+    assert (found.problem, sorted(found.layouts[0])) == (None, ["other", "words"])
+    assert found.layouts[0]["words"].device_matrix == (2, 2)
+    assert found.paths[0] == f"ckpt_dir{1 if odd == 0 else 0}/strategy.ckpt"
+    three = [file for file in four if file.rank != (odd + 1) % 4]
+    assert "cut parameters differently" in find_stages(three, 4, {}).problem
 
 
 def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_another():
