@@ -104,7 +104,7 @@ def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tu
 def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
     """Return the place of each rank on each axis."""
     sizes = {axis: axes.size(axis) for axis in ("tp", "cp", "ep", "dp", "pp")}
-    if world_size == count_ranks(axes)[0] and sizes["ep"] > 1:
+    if world_size == count_ranks(axes)[0]:
         if sizes["dp"] % sizes["ep"]:
             raise UsageError(
                 f"expert parallel {sizes['ep']} does not divide data parallel {sizes['dp']}: the data-parallel ranks "
@@ -124,7 +124,7 @@ def _shard_places(places: Sequence[_Place], kind: Sequence[str], shards: int) ->
     """Return for each rank which optimizer shard it holds of parameters that are cut over the axes of `kind`."""
     shard_of: list[Hashable] = [None] * len(places)
     for ranks in _alike(_cells(places, kind)):
-        fits = shards > 0 and len(ranks) % shards == 0
+        fits = shards != -1 and len(ranks) % shards == 0
         for position, rank in enumerate(ranks):
             shard_of[rank] = position % shards if fits else rank
     return shard_of

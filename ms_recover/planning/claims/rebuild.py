@@ -361,7 +361,7 @@ def rebuild_common(
     members = max((document.members for document in sound.values()), key=len, default=()) or MEMBERS
     unknown = tuple(name for name in members if name not in values)
     common = None
-    if not any(name in unknown for name in REQUIRED) and {*REQUIRED} <= {*members}:
+    if all(name in members and name in values for name in REQUIRED):
         common = CommonInfo(**values, members=members)  # type: ignore[arg-type]
     return RebuiltCommon(
         common=common,

@@ -144,3 +144,33 @@ def test_progress_of_another_iteration_is_found() -> None:
 def test_the_tracker_is_compared_with_the_iterations(tracked: int | None, complete: dict[int, bool], word: str) -> None:
     assert word in compare_tracker(tracked, complete)
     assert bool(word) == bool(compare_tracker(tracked, complete))
+
+
+def listing(*names: str, problem: str = "") -> ListedFile:
+    return ListedFile(parameters=tuple(Parameter(name, "Int32", (1,), 4) for name in names), problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("files", "unlisted"),
+    [
+        ([listing("x"), listing("x"), listing("x")], ["x"]),
+        ([listing("x"), listing("x"), listing()], ["x"]),
+        ([listing("x"), listing()], []),
+        ([listing("x"), listing("y")], []),
+        ([listing("y", "x"), listing("x", "y")], ["x", "y"]),
+        ([listing(), listing("x", problem="cut"), listing("x", problem="cut")], []),
+        ([listing("x"), listing(problem="cut"), listing(problem="cut")], ["x"]),
+    ],
+)
+def test_what_most_sound_files_have_beyond_metadata_is_theirs(files: list[ListedFile], unlisted: list[str]) -> None:
+    """Each file is one of its kind; the others are missing. Parameters that metadata lists are none of these."""
+    metadata = parse(metadata_text("dp2_mp4"))
+    for kind in ("model", "opt"):
+        names = sorted(name for name, file in expected_files(metadata).items() if file.name.kind == kind)
+        listed = next(iter(expected_files(metadata)[names[0]].parameters))
+        present = {
+            name: replace(file, parameters=(*file.parameters, listed)) for name, file in zip(names, files, strict=False)
+        }
+        found = find_unlisted(metadata, present)
+        assert [parameter.name for parameter in found[kind]] == unlisted
+        assert found["opt" if kind == "model" else "model"] == (() if kind == "opt" else (GLOBAL_STEP,))

@@ -11,8 +11,15 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.claims.compare_documents import ListedFile
-from ms_recover.planning.claims.rebuild import MEMBERS, metadata_from_layouts, rebuild_common, rebuild_metadata
+from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
+from ms_recover.planning.claims.metadata import expected_files
+from ms_recover.planning.claims.rebuild import (
+    MEMBERS,
+    REQUIRED,
+    metadata_from_layouts,
+    rebuild_common,
+    rebuild_metadata,
+)
 from tests.support.iterations import Job, listed, make_common, make_metadata, strategies
 from tests.support.mindformers import DATA, TREES, listed_files, metadata_text, parse
 
@@ -122,6 +129,28 @@ def test_metadata_are_made_of_the_layouts_of_strategy_files(job: Job) -> None:
     assert text(found.metadata) == text(made)
     agreeing = f"strategy.ckpt, with which {len(files) - 1} of {len(files)} files agree"
     assert dict(found.sources)["state_dict_metadata"] == f"layouts: {agreeing}; types and shapes: the files"
+
+
+@pytest.mark.parametrize("job", [Job(), SHARDED, Job(stages=2, dtype="bfloat16")], ids=str)
+def test_metadata_from_layouts_state_what_the_files_list(job: Job) -> None:
+    """Types, shapes and bytes; the counter of steps is in each optimizer file, and in no metadata."""
+    files = listed(make_metadata(job))
+    found = metadata_from_layouts(strategies(job), "strategy.ckpt", files)
+    assert found.metadata
+    expected = expected_files(found.metadata)
+    assert expected.keys() == files.keys()
+    for name, file in files.items():
+        assert set(expected[name].parameters) == {*file.parameters} - {GLOBAL_STEP}
+
+
+def test_an_empty_parameter_and_one_without_dimensions_have_the_bytes_of_their_files() -> None:
+    empty, single = Parameter("empty", "Float32", (0, 4), 0), Parameter("single", "Float16", (), 2)
+    layouts = (Layout("empty", (2,), ((0,), ())), Layout("single", (2,), ()))
+    files = {f"p-model-{rank:07}-{2:07}.safetensors": ListedFile(parameters=(empty, single)) for rank in range(2)}
+    found = metadata_from_layouts({0: Strategy((0,), 1, layouts)}, "strategy.ckpt", files)
+    assert found.metadata
+    for file in expected_files(found.metadata).values():
+        assert set(file.parameters) == {empty, single}
 
 
 def test_parameters_that_are_never_saved_are_left_out_of_metadata_from_layouts() -> None:
@@ -255,3 +284,25 @@ def test_common_info_is_not_made_up() -> None:
     ahead = rebuild_common(200, {100: common(100, 1, global_step=50)})
     assert "global_step" in ahead.problem
     assert rebuild_common(200, {100: replace(common(100, 1), members=MEMBERS)}).common is not None
+
+
+@pytest.mark.parametrize("lacking", ["", *REQUIRED])
+def test_common_info_is_made_of_the_members_that_are_required_and_of_no_less(lacking: str) -> None:
+    members = tuple(name for name in REQUIRED if name != lacking)
+    rebuilt = rebuild_common(200, {100: replace(common(100, 1), members=members)})
+    assert (rebuilt.common is None) == bool(lacking)
+
+
+def test_samples_are_counted_where_every_other_iteration_counts_them_by_its_batches() -> None:
+    def samples(*counts: int | None) -> object:
+        others = {100 * at: common(100 * at, 1, consumed_samples=count) for at, count in enumerate(counts, 1)}
+        rebuilt = rebuild_common(50, others, global_step=50)
+        assert rebuilt.common
+        return rebuilt.common.consumed_samples, dict(rebuilt.sources).get("consumed_samples")
+
+    by_size = "the iteration and global_batch_size, as in iteration"
+    assert samples(1600) == (800, f"{by_size} 100")
+    assert samples(1600, 3200) == (800, f"{by_size}s 100, 200")
+    assert samples(1600, None) == (800, f"{by_size} 100")
+    assert samples(1600, 3100) == (None, None)
+    assert samples(None, None) == (None, "null, as in iterations 100, 200")

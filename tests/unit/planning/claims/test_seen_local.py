@@ -135,3 +135,9 @@ def test_a_comparison_that_manifests_record_is_not_missed():
 def test_equal_ranks_lend_without_a_word():
     plan = planned(saved(0, 1, ()), saved(1, 1, ()), saved(0, 2, ()))
     assert (plan.actions[0].borrowed, plan.warnings) == ((), ())
+
+
+def test_of_a_rank_that_is_alone_nothing_is_asked():
+    alone = saved(0, 1)
+    alone = replace(alone, manifest=replace(alone.manifest, group=(0,)))
+    assert find_seen_local([alone]) == {}

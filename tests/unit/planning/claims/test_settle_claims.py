@@ -6,6 +6,7 @@ import pytest
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import Digests
+from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.claims.settle_claims import settle_claims
 from ms_recover.planning.claims.stages import Stages
@@ -266,3 +267,22 @@ def test_a_slice_that_cannot_be_read_is_equal_to_none():
     contents = read({0: "aaaa"}).merged(Contents(problems={path: "torn"}))
     claims = settle_claims(lists((0, 1)), SLICES[:2], PAIRS, contents=contents)
     assert (claims.groups.of(0), claims.stages.contradicts) == ((0,), "strategy.ckpt")
+
+
+def test_slices_of_the_two_newest_steps_that_can_be_compared_are_trials():
+    steps = [Step(number, 8) for number in range(1, 5)]
+    slices = [slice_file(rank, step) for rank in range(2) for step in steps[:3]] + [slice_file(0, steps[3])]
+    claims = settle_claims(lists((0, 1)), slices, PAIRS)
+    assert {(file.rank, file.step) for file in claims.trials} == {
+        (rank, step) for rank in (0, 1) for step in steps[1:3]
+    }
+
+
+@pytest.mark.parametrize(("equal", "stands"), [("abcd", True), ("abc-", True), ("ab--", False), ("a---", False)])
+@pytest.mark.parametrize("named", [NAMES, NAMES[:1]])
+def test_ranks_of_two_stages_hold_the_same_where_most_of_all_parameters_are_equal(equal, stands, named):
+    """Layouts that leave parameters out say nothing of these; ranks of two stages are to differ in every one."""
+    layouts = Stages(1, dict.fromkeys(range(2), stages(named=named).layouts[0]), dict.fromkeys(range(2), "strategy"))
+    contents = of_values(r0="abcd", r1=equal.replace("-", "x"))
+    claims = settle_claims(lists((0, 1)), SLICES[:2], layouts, contents=contents)
+    assert claims.groups.of(0) == ((0, 1) if stands else (0,))

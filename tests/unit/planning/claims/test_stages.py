@@ -136,3 +136,11 @@ def test_layouts_name_all_parameters_of_a_stage_where_a_slice_of_another_stage_l
     slices = [slice_file(rank, names=(name,)) for rank, name in lists.items()]
     assert both.names_all(0, slices) == named
     assert both.names_all(1, slices)
+
+
+def test_ranks_of_a_stage_without_layouts_are_of_no_family():
+    both = Stages(2, {0: {}, 1: {"words": Layout("words", (2,), ((),))}}, {})
+    assert both.families == {2: (2, 3), 3: (2, 3)}
+    assert both.replicated == {2, 3}
+    assert both.alike(2, 3)
+    assert not both.alike(0, 1)
