@@ -144,9 +144,9 @@ def losable(tree: Parts, read: Reader | None = None) -> Losable:
         nonlocal known, left
         unread = [file for file in files if not known.knows(file)]
         left -= sum(file.size for file in unread)
-        if unread and (read is None or left < 0):
-            raise _UnreadError
-        if unread and read is not None:
+        if unread:
+            if read is None or left < 0:
+                raise _UnreadError
             try:
                 known = known.merged(read(unread))
             except MsRecoverError as error:

@@ -459,3 +459,19 @@ def test_a_backup_without_a_whole_step_says_so(tree, tmp_path):
     shutil.rmtree(tmp_path / "backup/steps")
     with pytest.raises(MissingInputError, match=r"a backup in which no step is whole: run recover-ckpt copy again"):
         api.scan(tmp_path / "backup")
+
+
+def test_what_is_sent_is_presumed_to_be_right_unless_all_is_to_be_read(tree, tmp_path):
+    save_manifests(tree)
+    for verify, before in ((None, 0), (False, 0), (True, sum(slice_sizes(tree)))):
+        sent = []
+        outcome = copy(tree, str(tmp_path / f"backup {verify}"), verify=verify, progress=sent.append)
+        assert sum(sent) - outcome.bytes == before, verify
+
+
+def test_ranks_without_a_source_alone_are_why_no_step_is_proven(tree, tmp_path):
+    for rank in (1, 3):
+        (tree / f"ckpt_dir{rank}" / "test-1_8.ckpt").unlink()
+    with pytest.raises(UnrecoverableError, match=r"is proven, nothing was copied: rank 1: .*, rank 3: ") as caught:
+        copy(tree, str(tmp_path / "backup"))
+    assert not any(f"rank {rank}: " in str(caught.value) for rank in (0, 2))

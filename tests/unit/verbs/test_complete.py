@@ -19,6 +19,11 @@ def test_only_files_of_a_kind_that_the_tree_has_are_completed(tmp_path):
     assert targets[1] == targets[0][:1]
 
 
+def test_a_slice_of_several_files_is_not_completed_as_one(tmp_path):
+    with pytest.raises(UsageError, match="use complete_iteration"):
+        api.complete(api.scan(unpack("dp2_mp4", tmp_path)), 1, dry_run=True)
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_one_output_for_two_files_is_refused_before_anything_is_written(tmp_path, dry_run):
     inventory, output = api.scan(unpack("dp2_mp4", tmp_path / "tree")), tmp_path / "full.safetensors"

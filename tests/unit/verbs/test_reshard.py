@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import UsageError
+from ms_recover.errors import UnrecoverableError, UsageError
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory, StrategyFile
 from ms_recover.model.options import PlanOptions
@@ -149,3 +149,8 @@ def test_slices_are_read_that_bytes_are_taken_from_and_no_others_where_manifests
     inventory = api.scan(root)
     plan_reshard(inventory, tmp_path / "out", wanted, progress=read.append)
     assert sum(read) == sum(file.size for file in inventory.slices)
+
+
+def test_a_tree_of_which_every_slice_is_declared_lost_has_no_step_to_cut() -> None:
+    with pytest.raises(UnrecoverableError, match="every slice of it is of a rank that is declared lost"):
+        planned(EVERY[2], lost=frozenset({2}))

@@ -5,8 +5,10 @@ import shutil
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import FormatError, SlowSourceError
+from ms_recover.errors import FormatError, OlderStepError, SlowSourceError
+from ms_recover.file_names import BACKUP_MARK
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree
 from ms_recover.verbs.several_trees import SeveralTrees
 from tests.support.distant import DistantStore
@@ -49,3 +51,37 @@ def test_a_source_that_is_too_slow_is_passed_over_where_there_are_others(tmp_pat
     assert taken == {rank: ["ckpt_dir3/test-1_8.ckpt"] for rank in (1, 3)}
     assert "it comes too slowly" in joint.plan.ranks[1].reason
     assert joint.sources["ckpt_dir3/test-1_8.ckpt"] is trees.stores[1]
+
+
+def test_a_plan_with_other_nodes_is_refused_where_it_goes_back_and_the_newest_step_is_required(tmp_path):
+    steps = (Step(1, 8), Step(2, 8))
+    here, there = make_tree(tmp_path / "here", steps=steps), make_tree(tmp_path / "there", steps=steps)
+    for tree in (here, there):
+        for rank in (1, 3):
+            (tree / f"ckpt_dir{rank}" / "test-2_8.ckpt").unlink()
+    with SeveralTrees([f"file://{there}"]) as trees:
+        assert trees.plan(api.scan(here)).plan.step == Step(1, 8)
+        with pytest.raises(OlderStepError):
+            trees.plan(api.scan(here), PlanOptions(require_newest=True))
+
+
+def test_a_plan_says_that_nothing_is_recoverable_also_where_a_node_is_left_out(tmp_path):
+    here, there = make_tree(tmp_path / "here"), make_tree(tmp_path / "there")
+    for tree, left in ((here, 0), (there, 2)):
+        for rank in {0, 1, 2, 3} - {left}:
+            shutil.rmtree(tree / f"ckpt_dir{rank}")
+    with SeveralTrees([f"file://{there}"]) as trees:
+        trees.left_out.append(FormatError("another node sent no inventory"))
+        plan = trees.plan(api.scan(here), PlanOptions(world_size=4)).plan
+    assert (plan.step, [rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"]) == (None, [1, 3])
+
+
+def test_where_no_source_has_anything_that_can_be_used_the_first_says_why(tmp_path):
+    broken = make_tree(tmp_path / "broken")
+    with SeveralTrees([f"file://{broken}"]):
+        pass
+    for rank in range(4):
+        shutil.rmtree(broken / f"ckpt_dir{rank}")
+    (broken / BACKUP_MARK).write_text("{")
+    with pytest.raises(FormatError, match="broken"), SeveralTrees([f"file://{broken}"]):
+        pass

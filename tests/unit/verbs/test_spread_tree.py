@@ -11,7 +11,14 @@ from ms_recover import api
 from ms_recover.engine import open_engine
 from ms_recover.engine.engine import LocalEngine, Task
 from ms_recover.engine.nodes import find_shared
-from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
+from ms_recover.errors import (
+    ContradictionError,
+    MissingInputError,
+    MsRecoverError,
+    UnrecoverableError,
+    UsageError,
+    VerificationError,
+)
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.record import record
 from ms_recover.model.options import PlanOptions, ScanOptions
@@ -333,3 +340,41 @@ def test_each_node_says_what_is_in_the_way_of_its_part_and_follows_links_where_i
     assert made.obstacles == ()
     assert homes.apply(made).exit_code == 0
     assert (disk / "ckpt_dir2" / NAME).read_bytes() == (disks["n1"] / "ckpt_dir0" / NAME).read_bytes()
+
+
+def test_documents_are_written_on_the_nodes_alone_that_have_slices(tmp_path):
+    there = unpack("dp2_mp4", tmp_path / "n1" / "ckpt")
+    (tmp_path / "n2" / "ckpt").mkdir(parents=True)
+    common = there / "iteration_00000200" / "common.json"
+    lost = common.read_bytes()
+    common.unlink()
+    with LocalEngine(workers={name: {"/data": str(tmp_path / name)} for name in ("n1", "n2")}) as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        assert [write.target for write in made.documents] == ["iteration_00000200/common.json"]
+        done = tree.apply(made)
+    assert (done.exit_code, done.documents) == (0, ("iteration_00000200/common.json",))
+    assert common.read_bytes() == lost
+    assert not list((tmp_path / "n2" / "ckpt").iterdir())
+
+
+def test_a_plan_without_a_step_is_not_carried_out(tree, disks):
+    for name, rank in (("n1", 1), ("n2", 3), ("n3", 5), ("n4", 7)):
+        for path in (disks[name] / f"ckpt_dir{rank}").glob("*.ckpt"):
+            path.unlink()
+    made, _ = tree.plan(tree.scan())
+    assert made.step is None
+    for refused in (tree.check, tree.apply):
+        with pytest.raises(UnrecoverableError):
+            refused(made)
+
+
+def test_slices_are_sealed_on_their_nodes_and_named_once(tree, disks):
+    sealed, found = api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)
+    paths = {f"ckpt_dir{rank}/test-1_{step}.ckpt" for rank in range(8) for step in (4, 8)}
+    assert (set(sealed), len(sealed)) == (paths, 16)
+    assert found.ok
+    manifest = disks["n2"] / "ckpt_dir2" / f"{NAME}.manifest.json"
+    manifest.unlink()
+    assert api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)[0] == (f"ckpt_dir2/{NAME}",)
+    assert manifest.exists()

@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.claims.manifest_check import check_listed, check_manifest, later_groups, uncompared_groups
+from ms_recover.planning.claims.manifest_check import (
+    check_contents,
+    check_listed,
+    check_manifest,
+    later_groups,
+    uncompared_groups,
+)
 from ms_recover.planning.claims.tolerance import Tolerance
 from tests.support.inventories import STEP, slice_file
 
@@ -135,3 +142,32 @@ def test_a_slice_lists_what_documents_state_in_any_order(listed, expected, odd):
     assert check_listed(file, file.parameters) is None
     for unread in (replace(file, problem="cut"), replace(file, encryption="AES-GCM")):
         assert check_listed(unread, stated) is None
+
+
+LISTED = Digests("file", ("1", "2", "3", "4"))
+"""Of the parameters ``a``, ``b``, ``moment1.a`` and ``global_step``."""
+
+
+@pytest.mark.parametrize(
+    ("stated", "read", "why"),
+    [
+        (LISTED, LISTED, None),
+        (LISTED, None, None),
+        (None, LISTED, None),
+        (LISTED, replace(LISTED, parameters=("1", "x", "3", "4"), file="y"), "in 'b'"),
+        (LISTED, replace(LISTED, file="y"), "outside the parameters"),
+        (LISTED, Digests("y", ()), "outside the parameters"),
+        (Digests("x", ()), LISTED, "outside the parameters"),
+    ],
+)
+def test_contents_are_those_of_the_manifest(stated, read, why):
+    file = sealed(0, "file")
+    file = replace(file, manifest=None if stated is None else replace(file.manifest, digests=stated))
+    contents = Contents(digests={file.path: read} if read else {"another": LISTED})
+    found = check_contents(file, contents)
+    assert found == (why and f"its contents are not those of its manifest, {why}")
+    assert check_contents(file, Contents(problems={file.path: "torn"}, digests=contents.digests)) == "torn"
+
+
+def test_nothing_is_wrong_with_contents_that_were_not_read():
+    assert check_contents(sealed(0, "file"), Contents()) is None

@@ -93,6 +93,7 @@ def test_lists_of_fewer_ranks_contradict_layouts_that_leave_no_parameter_out(nam
     """A strategy file in which nothing is cut, beside the lists of ranks that are alone."""
     claims = settle_claims(lists((0,), (1,), (2,), (3,)), SLICES, stages(named=named))
     assert (claims.stages.contradicts is None) == used
+    assert (claims.groups.contested, claims.trials) == ({}, ())
     assert used or "hold different slices" in claims.stages.problem
 
 
@@ -286,3 +287,27 @@ def test_ranks_of_two_stages_hold_the_same_where_most_of_all_parameters_are_equa
     contents = of_values(r0="abcd", r1=equal.replace("-", "x"))
     claims = settle_claims(lists((0, 1)), SLICES[:2], layouts, contents=contents)
     assert claims.groups.of(0) == ((0, 1) if stands else (0,))
+
+
+def test_one_step_at_which_the_parts_of_the_layouts_are_equal_keeps_the_layouts_from_being_shown():
+    slices = [*SLICES, slice_file(0, OLDER), slice_file(1, OLDER)]
+    newest = read({0: "aaaa", 1: "bbbb", 2: "aaaa", 3: "bbbb"})
+    for older, shown in (({0: "cccc", 1: "dddd"}, True), ({0: "cccc", 1: "cccc"}, False)):
+        claims = settle_claims(lists((0, 1, 2, 3)), slices, PAIRS, contents=newest.merged(read(older, OLDER)))
+        assert (claims.stages.problem is None) == shown
+        assert shown or claims.groups.of(0) == (0, 2)
+
+
+@pytest.mark.parametrize(("evidence", "shown"), [("layout", True), ("vote", False), ("structure", False)])
+def test_a_recovery_by_layouts_alone_decided_for_them(evidence, shown):
+    origin = f"recovered from rank 2 (x.ckpt), by {evidence}"
+    recovered = backed(SLICES[0], "a", group=(0,), origin=origin)
+    claims = settle_claims(lists((0, 1)), [recovered, *SLICES[1:]], PAIRS)
+    assert (len(claims.rejected_lists) == 2) == shown
+    assert (claims.stages.problem is None) == shown
+
+
+def test_equal_single_values_show_nothing():
+    slices = [slice_file(rank, shape=(1,)) for rank in range(2)]
+    claims = settle_claims(lists((0, 1)), slices, PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
+    assert (claims.groups.of(0), claims.stages.contradicts) == ((0,), "strategy.ckpt")
