@@ -81,6 +81,16 @@ def test_many_contradictions_are_counted_not_all_listed():
         merge_groups(files)
 
 
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
+def test_five_contradictions_are_listed(count, more):
+    files = [group_file(rank, [rank + 10]) for rank in range(count)]
+    with pytest.raises(ContradictionError) as caught:
+        merge_groups(files)
+    listed = str(caught.value).partition("contradict each other: ")[2].partition(". They are")[0]
+    assert listed.count("so it is another rank's") == min(count, 5)
+    assert listed.endswith(f"so it is another rank's{more}")
+
+
 def stated(rank, group, run="first", step=STEP):
     file = slice_file(rank, step)
     made = Manifest(

@@ -311,3 +311,9 @@ def test_equal_single_values_show_nothing():
     slices = [slice_file(rank, shape=(1,)) for rank in range(2)]
     claims = settle_claims(lists((0, 1)), slices, PAIRS, contents=read({0: "aaaa", 1: "aaaa"}))
     assert (claims.groups.of(0), claims.stages.contradicts) == ((0,), "strategy.ckpt")
+
+
+def test_what_sealing_read_shows_which_is_right_without_another_reading():
+    sealed = [backed(file, "a", group=(file.rank,), origin="sealed by structure") for file in SLICES[:2]]
+    claims = settle_claims(lists((0, 1)), sealed, PAIRS)
+    assert (claims.groups.of(0), claims.stages.contradicts) == ((0, 1), "strategy.ckpt")

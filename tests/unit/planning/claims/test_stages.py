@@ -144,3 +144,17 @@ def test_ranks_of_a_stage_without_layouts_are_of_no_family():
     assert both.replicated == {2, 3}
     assert both.alike(2, 3)
     assert not both.alike(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("axes", "ranks"),
+    [
+        ({"words": (0, 1)}, ()),
+        ({"words": (0,)}, (0, 1, 2, 3)),
+        ({"words": (0, 1), "other": (0,)}, (0, 1, 2, 3)),
+        ({}, ()),
+    ],
+)
+def test_ranks_share_a_part_where_another_one_holds_it(axes, ranks):
+    layouts = {name: Layout(name, (2, 2), (over,)) for name, over in axes.items()}
+    assert Stages(4, {0: layouts}, {}).sharing == set(ranks)
