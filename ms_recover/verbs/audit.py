@@ -130,7 +130,7 @@ class _ReadingError(Exception):
         self.error = error
 
 
-def losable(tree: Parts, read: Reader | None = None) -> Losable:
+def losable(tree: Parts, read: Reader | None) -> Losable:
     """Return a tree that may be planned without the files of some ranks, by what was read of it, or is by `read`."""
     from ms_recover.planning.audit.after import Losable
     from ms_recover.planning.choice import choose_step

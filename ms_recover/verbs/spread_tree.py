@@ -259,7 +259,7 @@ class SpreadTree:
                 shares.append((node, share, {path: scanned.nodes[holder] for path, holder in away.items()}))
         return shares
 
-    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action] | None = None) -> Plan:
+    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action]) -> Plan:
         return share_of(plan, self._known().union, node, lambda rank: homes.get(rank) == node, wave)
 
     def _documents(self, plan: Plan, node: int, homes: Mapping[int, int]) -> tuple[DocumentWrite, ...]:

@@ -198,7 +198,7 @@ def find_contested(
     stages: Stages,
     slices: Sequence[SliceFile],
     contents: Contents,
-    settled: Iterable[int] = (),
+    settled: Iterable[int],
 ) -> Contested:
     """Return the lists that layouts contradict by different parts, without those that something stronger states.
 

@@ -153,8 +153,6 @@ def _apart(ours: Iterable[Parameter], theirs: Iterable[Parameter]) -> str:
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:
     """Return why a slice is damaged by what was read from it; None when it is not, was not read, or has no manifest."""
-    if not contents.problems and not contents.digests:
-        return None
     if file.path in contents.problems:
         return contents.problems[file.path]
     read = contents.digests.get(file.path)

@@ -238,8 +238,8 @@ def _joined(
     other_files: tuple[tuple[StoredShard, ...], ...],
 ) -> tuple[tuple[StoredShard, ...], ...] | None:
     """Return the files of a parameter that another stage holds, too; None where that one cuts it differently."""
-    if first.layout is None or other.layout is None:
-        return None
+    assert first.layout is not None
+    assert other.layout is not None
     if replace(other, layout=replace(other.layout, rank_list=first.layout.rank_list)) != first:
         return None
     joined = []
