@@ -187,6 +187,16 @@ def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the
     assert copy(tree, str(tmp_path / "backup")).step == Step(1, 8)
 
 
+def test_a_step_that_is_not_whole_is_left_for_the_one_before_by_what_was_read_of_it(tmp_path):
+    """The slice of rank 0 is gone, and the only other one of its group is not what its manifest says."""
+    tree = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=1, steps=(Step(1, 8), Step(2, 8)))
+    save_manifests(tree)
+    flip_a_bit(tree / "ckpt_dir1" / "test-2_8.ckpt")
+    for name in ("test-2_8.ckpt", "test-2_8.ckpt.manifest.json"):
+        (tree / "ckpt_dir0" / name).unlink()
+    assert copy(tree, str(tmp_path / "backup")).step == Step(1, 8)
+
+
 def test_a_slice_that_changes_after_it_was_read_ends_the_copy(tmp_path):
     tree = make_tree(tmp_path / "tree", data_parallel=1)
     total, read = sum(slice_sizes(tree)), []

@@ -6,7 +6,6 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import FormatError, OlderStepError, SlowSourceError
-from ms_recover.file_names import BACKUP_MARK
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree
@@ -74,14 +73,3 @@ def test_a_plan_says_that_nothing_is_recoverable_also_where_a_node_is_left_out(t
         trees.left_out.append(FormatError("another node sent no inventory"))
         plan = trees.plan(api.scan(here), PlanOptions(world_size=4)).plan
     assert (plan.step, [rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"]) == (None, [1, 3])
-
-
-def test_where_no_source_has_anything_that_can_be_used_the_first_says_why(tmp_path):
-    broken = make_tree(tmp_path / "broken")
-    with SeveralTrees([f"file://{broken}"]):
-        pass
-    for rank in range(4):
-        shutil.rmtree(broken / f"ckpt_dir{rank}")
-    (broken / BACKUP_MARK).write_text("{")
-    with pytest.raises(FormatError, match="broken"), SeveralTrees([f"file://{broken}"]):
-        pass

@@ -19,6 +19,7 @@ from ms_recover.errors import (
     UsageError,
     VerificationError,
 )
+from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.record import record
 from ms_recover.model.options import PlanOptions, ScanOptions
@@ -374,6 +375,7 @@ def test_slices_are_sealed_on_their_nodes_and_named_once(tree, disks):
     paths = {f"ckpt_dir{rank}/test-1_{step}.ckpt" for rank in range(8) for step in (4, 8)}
     assert (set(sealed), len(sealed)) == (paths, 16)
     assert found.ok
+    assert read_manifest(disks["n2"] / "ckpt_dir2" / f"{NAME}.manifest.json").group == (0, 2, 4, 6)
     manifest = disks["n2"] / "ckpt_dir2" / f"{NAME}.manifest.json"
     manifest.unlink()
     assert api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)[0] == (f"ckpt_dir2/{NAME}",)

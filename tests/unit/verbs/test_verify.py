@@ -11,6 +11,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
+from tests.support.iteration_trees import unpack
 from tests.unit.planning.test_contents import backed, digests
 
 
@@ -58,3 +59,10 @@ def test_of_one_step_only_its_slices_are_read():
     found = api.verify(tree(slices, pairs(4)), PlanOptions(step=STEP), read=read)
     assert [(file.rank, file.step) for file in asked] == [(rank, STEP) for rank in range(4)]
     assert {check.step for check in found.checks} == {STEP}
+
+
+def test_both_files_of_a_slice_of_an_iteration_are_checked(tmp_path):
+    inventory = api.scan(unpack("dp2_mp4", tmp_path))
+    found = api.verify(inventory)
+    assert found.ok
+    assert {check.path for check in found.checks} == {file.path for file in inventory.slices}

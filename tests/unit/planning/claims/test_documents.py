@@ -18,7 +18,7 @@ from ms_recover.planning.claims.compare_documents import (
 )
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.metadata import expected_files, find_document_stages
-from tests.support.iterations import rank_regions
+from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import TREES, listed_files, metadata_text, parse, truth
 
 REDUNDANT = {"dp2_mp4": False, "dp4_mp2_opt2": False, "dp2_mp2_pp2": False}
@@ -174,3 +174,14 @@ def test_what_most_sound_files_have_beyond_metadata_is_theirs(files: list[Listed
         found = find_unlisted(metadata, present)
         assert [parameter.name for parameter in found[kind]] == unlisted
         assert found["opt" if kind == "model" else "model"] == (() if kind == "opt" else (GLOBAL_STEP,))
+
+
+@pytest.mark.parametrize(
+    ("job", "counts"),
+    [(Job(), True), (Job(remove_redundancy=True), False), (Job(optimizer=False), False)],
+    ids=["whole", "without redundancy", "without the optimizer"],
+)
+def test_without_a_sound_optimizer_file_a_save_with_redundancy_has_the_counter_of_steps(job: Job, counts: bool) -> None:
+    metadata = make_metadata(job)
+    for files in ({}, {name: ListedFile(problem="cut") for name in metadata.files}):
+        assert find_unlisted(metadata, files) == {"model": (), "opt": (GLOBAL_STEP,) if counts else ()}

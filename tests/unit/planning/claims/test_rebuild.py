@@ -17,6 +17,7 @@ from ms_recover.planning.claims.rebuild import (
     MEMBERS,
     REQUIRED,
     metadata_from_layouts,
+    only_kinds,
     rebuild_common,
     rebuild_metadata,
 )
@@ -234,6 +235,8 @@ def common(iteration: int, epoch: int, **more: float | None) -> CommonInfo:
     [
         ({100: 1, 300: 1}, 200, 1),  # at least 300 steps
         ({100: 1, 300: 3}, 200, 2),  # 100 to 149 steps
+        ({100: 1, 300: 3}, 1, 1),
+        ({100: 1, 250: 3}, 0, None),
         ({100: 100}, 200, 200),  # one step an epoch
         ({50: 1, 149: 3}, 100, 2),  # 50 to 74 steps
         ({100: 1, 300: 2}, 200, None),  # 150 to 299 steps
@@ -306,3 +309,16 @@ def test_samples_are_counted_where_every_other_iteration_counts_them_by_its_batc
     assert samples(1600, None) == (800, f"{by_size} 100")
     assert samples(1600, 3100) == (None, None)
     assert samples(None, None) == (None, "null, as in iterations 100, 200")
+
+
+def test_metadata_of_one_kind_of_files_list_its_parameters_in_their_order() -> None:
+    metadata = make_metadata(Job(remove_redundancy=True))
+    assert metadata.order
+    model = only_kinds(metadata, frozenset({"model"}))
+    states = only_kinds(metadata, frozenset({"opt"}))
+    assert model.parameters.keys().isdisjoint(states.parameters)
+    assert {**model.parameters, **states.parameters} == metadata.parameters
+    for part in (model, states):
+        assert part.order == tuple(shard for shard in metadata.order if shard[0] in part.parameters)
+        assert part.stored.keys() == part.parameters.keys()
+    assert only_kinds(metadata, frozenset({"model", "opt"})) is metadata

@@ -134,6 +134,21 @@ def test_a_list_that_manifests_of_its_ranks_contradict_is_not_used():
     assert "4 manifests of these name others" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
 
 
+@pytest.mark.parametrize(
+    ("origin", "used"),
+    [
+        ("saved", False),
+        ("recovered from rank 9 (x.ckpt), by manifest", False),
+        ("recovered from rank 9 (x.ckpt), by vote", True),
+    ],
+)
+def test_what_a_recovery_stated_contradicts_a_list_where_it_rests_on_manifests(origin, used):
+    stated = [backed(file, "a", group=(file.rank % 2, file.rank % 2 + 2), origin=origin) for file in SLICES]
+    claims = settle_claims(lists((0, 1, 2, 3)), stated, Stages())
+    assert (claims.groups.of(0) == (0, 1, 2, 3)) == used
+    assert (claims.rejected_lists == {}) == used
+
+
 def test_a_list_that_one_manifest_contradicts_is_used():
     one = backed(SLICES[0], "a", group=(0, 2))
     claims = settle_claims(lists((0, 1, 2, 3)), [one, *SLICES[1:]], Stages())

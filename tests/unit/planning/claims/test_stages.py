@@ -9,6 +9,7 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.stages import Stages, find_stages
 from tests.support.inventories import slice_file
+from tests.unit.planning.test_contents import backed
 
 BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
@@ -158,3 +159,17 @@ def test_ranks_of_a_stage_without_layouts_are_of_no_family():
 def test_ranks_share_a_part_where_another_one_holds_it(axes, ranks):
     layouts = {name: Layout(name, (2, 2), (over,)) for name, over in axes.items()}
     assert Stages(4, {0: layouts}, {}).sharing == set(ranks)
+
+
+@pytest.mark.parametrize(
+    ("digest", "covered", "named"), [("this", True, True), ("another", False, False), (None, True, False)]
+)
+def test_a_manifest_says_under_which_strategy_file_a_slice_was_saved(digest, covered, named):
+    known = Stages(2, {}, {}, digests={0: frozenset({"this", "that"})})
+    file = backed(slice_file(1), "a", strategy_digest=digest)
+    assert (known.covers(file), known.is_named_by(file)) == (covered, named)
+    sealed = backed(slice_file(1), "a", origin="sealed by structure", strategy_digest=digest)
+    assert (known.covers(sealed), known.is_named_by(sealed)) == (covered, False)
+    assert (known.covers(slice_file(1)), known.is_named_by(slice_file(1))) == (True, False)
+    other = backed(slice_file(2), "a", strategy_digest=digest)
+    assert (known.covers(other), known.is_named_by(other)) == (True, False)

@@ -4,8 +4,10 @@ import pytest
 
 from ms_recover.errors import ContradictionError
 from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.model.axes import Axes
+from ms_recover.model.options import PlanOptions
 from ms_recover.planning.claims.groups import GroupMap
-from ms_recover.planning.claims.word import Word, add_word
+from ms_recover.planning.claims.word import Word, add_word, find_word
 
 OPTION = "--axes dp=2,mp=2"
 WORD = {(0, 2): OPTION, (1, 3): OPTION}
@@ -48,3 +50,26 @@ def test_a_list_that_contradicts_the_word_is_named(group, complete, words):
     with pytest.raises(ContradictionError) as caught:
         add_word(Word(groups={(0, 2): OPTION}, complete=complete), lists(group))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "complete", "limited"),
+    [
+        ({"axes": "dp=2,tp=2"}, "--axes dp=2,tp=2", True, False),
+        ({"axes": "dp=2,tp=2", "order": ("dp", "tp")}, "--axes dp=2,tp=2 --order dp,tp", True, False),
+        ({"axes": "dp=4", "optimizer_shards": 2}, "--axes dp=4 --optimizer-shards 2", False, False),
+        ({"axes": "dp=4", "optimizer_shards": 1}, "--axes dp=4 --optimizer-shards 1", True, False),
+        ({"axes": "dp=4,ep=2"}, "--axes dp=4,ep=2", False, True),
+    ],
+)
+def test_a_word_by_axes_is_named_as_the_operator_gave_it(options, text, complete, limited):
+    word = find_word(PlanOptions(**{**options, "axes": Axes.parse(options["axes"])}), 4)
+    assert set(word.groups.values()) == {text}
+    assert sorted(rank for group in word.groups for rank in group) == [0, 1, 2, 3]
+    assert (word.complete, bool(word.limit)) == (complete, limited)
+
+
+def test_a_word_by_groups_names_each():
+    word = find_word(PlanOptions(groups=(frozenset({2, 0}), frozenset({1, 3}))), 8)
+    assert dict(word.groups) == {(0, 2): "--group 0,2", (1, 3): "--group 1,3"}
+    assert not word.complete
