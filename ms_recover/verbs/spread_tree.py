@@ -265,9 +265,8 @@ class SpreadTree:
     def _documents(self, plan: Plan, node: int, homes: Mapping[int, int]) -> tuple[DocumentWrite, ...]:
         """Return the documents that a node lacks, if it has ranks or gets some."""
         union = self._known().union
-        if not union.at(node).ranks and node not in homes.values():
-            return ()
-        return documents_of(plan, union, node)
+        takes_part = union.at(node).ranks or node in homes.values()
+        return documents_of(plan, union, node) if takes_part else ()
 
     def _with_documents(self, made: Outcome, plan: Plan, homes: Mapping[int, int]) -> Outcome:
         """Write the documents of iterations on every node that takes part, once all slices are there."""

@@ -61,6 +61,7 @@ def test_runs_move_a_part_and_nothing_else_in_as_few_runs_as_it_takes(seed):
     moved = {(start + byte, target + byte) for start, target in runs for byte in range(0, runs.length, size)}
     assert moved == {(places(held)[at], places(wanted)[at]) for at in places(part)}
     assert runs.bytes == volume(part) * size
+    assert all(count > 1 for count, _, _ in runs.loops)
 
 
 @pytest.mark.parametrize("seed", range(60))
