@@ -274,7 +274,7 @@ def saved_layout(layout: Layout, first_rank: int) -> SavedLayout | None:
         shards = prod(matrix[axis] for axis in free) if layout.opt_shard_size < 0 else layout.opt_shard_size
         taken: list[int] = []
         for axis in free:
-            if shards > 1 and shards % matrix[axis] == 0:
+            if shards % matrix[axis] == 0:
                 shards //= matrix[axis]
             elif shards > 1 and matrix[axis] % shards == 0:
                 matrix[axis : axis + 1] = [shards, matrix[axis] // shards]

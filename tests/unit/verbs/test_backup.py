@@ -485,3 +485,16 @@ def test_ranks_without_a_source_alone_are_why_no_step_is_proven(tree, tmp_path):
     with pytest.raises(UnrecoverableError, match=r"is proven, nothing was copied: rank 1: .*, rank 3: ") as caught:
         copy(tree, str(tmp_path / "backup"))
     assert not any(f"rank {rank}: " in str(caught.value) for rank in (0, 2))
+
+
+@pytest.mark.parametrize("prefix", ["test", "old"])
+def test_a_damaged_slice_of_an_older_run_keeps_no_step_from_being_copied(tree, tmp_path, prefix):
+    save_manifests(tree)
+    other = tree / "ckpt_dir1" / f"{prefix}_1-1_8.ckpt"
+    other.write_bytes(b"damaged")
+    os.utime(other, ns=(1, 1))
+    outcome = copy(tree, str(tmp_path / "backup"))
+    assert outcome.step == Step(1, 8)
+    copied = {file.path for file in read_index(str(tmp_path / "backup")).files}
+    assert {f"ckpt_dir{rank}/test-1_8.ckpt" for rank in range(4)} <= copied
+    assert f"ckpt_dir1/{other.name}" not in copied
