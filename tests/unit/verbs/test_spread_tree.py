@@ -132,6 +132,14 @@ def test_a_node_that_lost_everything_gets_it_back(tree, whole, disks, gone):
     assert sorted(path.name for path in disks["n3"].iterdir()) == ["ckpt_dir4", "ckpt_dir5"]
 
 
+def test_a_slice_alone_comes_back_where_nothing_else_of_its_rank_is_lost(tree, whole, disks):
+    (disks["n2"] / "ckpt_dir3" / NAME).unlink()
+    made, _ = tree.plan(tree.scan())
+    done = tree.apply(made)
+    assert (done.exit_code, [(one.rank, one.status) for one in done.results]) == (0, [(3, "copied")])
+    assert (disks["n2"] / "ckpt_dir3" / NAME).read_bytes() == (whole / "ckpt_dir3" / NAME).read_bytes()
+
+
 def test_slices_are_composed_from_parts_on_other_nodes(tmp_path):
     """Every part of a slice is on two of four ranks, and no other rank holds all of it."""
     source, matrix = np.random.default_rng(7), (2, 2)

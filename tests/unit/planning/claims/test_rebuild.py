@@ -237,6 +237,7 @@ def common(iteration: int, epoch: int, **more: float | None) -> CommonInfo:
         ({100: 1, 300: 3}, 200, 2),  # 100 to 149 steps
         ({100: 1, 300: 3}, 1, 1),
         ({100: 1, 250: 3}, 0, None),
+        ({1: 1, 300: 3}, 200, 2),  # 100 to 149 steps
         ({100: 100}, 200, 200),  # one step an epoch
         ({50: 1, 149: 3}, 100, 2),  # 50 to 74 steps
         ({100: 1, 300: 2}, 200, None),  # 150 to 299 steps
@@ -322,3 +323,26 @@ def test_metadata_of_one_kind_of_files_list_its_parameters_in_their_order() -> N
         assert part.order == tuple(shard for shard in metadata.order if shard[0] in part.parameters)
         assert part.stored.keys() == part.parameters.keys()
     assert only_kinds(metadata, frozenset({"model", "opt"})) is metadata
+
+
+@pytest.mark.parametrize(
+    ("scales", "iteration", "scale", "source"),
+    [
+        ({100: 2.0, 300: 2.0}, 200, 2.0, "iterations 100, 300"),
+        ({100: 2.0, 300: 4.0}, 200, 2.0, "iteration 100"),
+        ({100: 2.0, 300: 4.0}, 400, 4.0, "iteration 300"),
+        ({100: 2.0, 300: 4.0}, 50, 2.0, "iteration 100"),
+        ({100: 2.0, 300: None}, 400, 2.0, "iteration 100"),
+        ({100: None, 300: None}, 200, None, "null, as in iterations 100, 300"),
+    ],
+)
+def test_the_loss_scale_is_that_of_the_iteration_before(
+    scales: dict[int, float | None], iteration: int, scale: float | None, source: str
+) -> None:
+    others = {at: common(at, 1, loss_scale=known) for at, known in scales.items()}
+    rebuilt = rebuild_common(iteration, others, global_step=iteration)
+    assert dict(rebuilt.sources)["loss_scale"] == source
+    assert ("loss_scale" in rebuilt.assumed) == (scale is not None)
+    assert "global_batch_size" not in rebuilt.assumed
+    if rebuilt.common:
+        assert rebuilt.common.loss_scale == scale

@@ -173,3 +173,24 @@ def test_a_manifest_says_under_which_strategy_file_a_slice_was_saved(digest, cov
     assert (known.covers(slice_file(1)), known.is_named_by(slice_file(1))) == (True, False)
     other = backed(slice_file(2), "a", strategy_digest=digest)
     assert (known.covers(other), known.is_named_by(other)) == (True, False)
+
+
+def test_why_it_is_not_known_how_a_rank_is_cut():
+    known = Stages(2, {0: {}}, {0: "strategy.ckpt"})
+    assert [known.why_unknown(rank) for rank in (0, 1)] == [None, None]
+    for rank in (2, 3):
+        assert known.why_unknown(rank) == "no strategy file of its stage (ranks 2 to 3) survived"
+    assert Stages(problem="torn").why_unknown(0) == "torn"
+
+
+def test_a_strategy_file_of_another_world_among_many_is_passed_over():
+    """One of four states stages of two ranks; there are two stages of four."""
+    named = [*files(0, 0, 0), StrategyFile(5, "ckpt_dir5/strategy.ckpt", files(1)[0].strategy, "digest")]
+    small = Strategy((2,), 1, (Layout("words", (2,), ((0,),)),))
+    for odd in range(3):
+        found = find_stages([replace(file, strategy=small) if file.rank == odd else file for file in named], 8, {})
+        assert (found.problem, found.devices, sorted(found.layouts)) == (None, 4, [0, 1])
+        assert found.layouts[0]["words"].device_matrix == (2, 2)
+    two = [replace(file, strategy=small) if file.rank < 2 else file for file in named]
+    assert "state 2 and 4 ranks in a stage, which does not fit 8 ranks" in find_stages(two, 8, {}).problem
+    assert "state 4 ranks in a stage, which does not fit 6 ranks" in find_stages(named, 6, {}).problem
