@@ -180,11 +180,12 @@ def test_a_slice_with_a_manifest_is_read_when_it_is_sent_and_not_before(tree, tm
     assert sum(sent) - outcome.bytes == (0 if sealed else sum(slice_sizes(tree)))
 
 
-def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path):
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path, dry_run):
     tree = make_tree(tmp_path / "tree", data_parallel=1, steps=(Step(1, 8), Step(2, 8)))
     save_manifests(tree)
     flip_a_bit(tree / "ckpt_dir1" / "test-2_8.ckpt")
-    assert copy(tree, str(tmp_path / "backup")).step == Step(1, 8)
+    assert copy(tree, str(tmp_path / "backup"), dry_run=dry_run).step == Step(1, 8)
 
 
 def test_a_step_that_is_not_whole_is_left_for_the_one_before_by_what_was_read_of_it(tmp_path):
