@@ -124,3 +124,18 @@ def test_no_more_than_a_gibibyte_is_read_to_know_what_follows_losses(size: int, 
     found = audit_planned(session.planned, hosts, read=session.reader)
     assert [(file.rank, file.step) for file in asked] == [(rank, OLDER) for rank in read]
     assert found.levels[0].singles[2].step == STEP
+
+
+@pytest.mark.parametrize(
+    ("values", "disputed", "words"),
+    [("aaxb", True, "differ"), ("a-ab", False, ""), ("a-a-", False, "rank")],
+    ids=["replicas differ", "one replica", "no replica"],
+)
+def test_an_audit_says_why_nothing_can_be_recovered_already(values: str, disputed: bool, words: str) -> None:
+    slices = [slice_file(rank) for rank in range(4) if values[rank] != "-"]
+    inventory = tree(slices, {0: [0, 2], 1: [1, 3]}, ranks=range(4))
+    contents = Contents({file.path: digests(values[file.rank]) for file in slices})
+    found = api.audit(inventory, read=contents.of)
+    assert found.disputed == disputed
+    assert words in found.why
+    assert bool(found.why) == bool(words)

@@ -140,6 +140,16 @@ def test_a_slice_alone_comes_back_where_nothing_else_of_its_rank_is_lost(tree, w
     assert (disks["n2"] / "ckpt_dir3" / NAME).read_bytes() == (whole / "ckpt_dir3" / NAME).read_bytes()
 
 
+def test_a_rank_list_alone_comes_back(tree, whole, disks):
+    lost = disks["n2"] / "ckpt_dir3" / "group_info.pb"
+    lost.unlink()
+    made, _ = tree.plan(tree.scan())
+    assert (made.actions, len(made.group_files)) == ((), 1)
+    done = tree.apply(made)
+    assert (done.exit_code, done.group_files) == (0, ("ckpt_dir3/group_info.pb",))
+    assert api.scan(disks["n2"]).group_files[1].info.sorted_ranks == (1, 3, 5, 7)
+
+
 def test_slices_are_composed_from_parts_on_other_nodes(tmp_path):
     """Every part of a slice is on two of four ranks, and no other rank holds all of it."""
     source, matrix = np.random.default_rng(7), (2, 2)
@@ -362,9 +372,15 @@ def test_documents_are_written_on_the_nodes_alone_that_have_slices(tmp_path):
         made, _ = tree.plan(tree.scan())
         assert [write.target for write in made.documents] == ["iteration_00000200/common.json"]
         done = tree.apply(made)
-    assert (done.exit_code, done.documents) == (0, ("iteration_00000200/common.json",))
-    assert common.read_bytes() == lost
-    assert not list((tmp_path / "n2" / "ckpt").iterdir())
+        assert (done.exit_code, done.documents) == (0, ("iteration_00000200/common.json",))
+        assert common.read_bytes() == lost
+        assert not list((tmp_path / "n2" / "ckpt").iterdir())
+        common.unlink()
+        made, _ = tree.plan(tree.scan())
+        common.mkdir()
+        done = tree.apply(made)
+    assert (done.documents, [error.partition(": ")[0] for error in done.errors]) == ((), ["n1"])
+    assert done.exit_code
 
 
 def test_a_plan_without_a_step_is_not_carried_out(tree, disks):

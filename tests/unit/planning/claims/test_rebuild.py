@@ -346,3 +346,23 @@ def test_the_loss_scale_is_that_of_the_iteration_before(
     assert "global_batch_size" not in rebuilt.assumed
     if rebuilt.common:
         assert rebuilt.common.loss_scale == scale
+
+
+@pytest.mark.parametrize(("wrong", "more"), [(1, ""), (2, " (1 more)")])
+def test_the_first_contradiction_of_a_file_is_named_and_how_many_there_are(wrong: int, more: str) -> None:
+    files = listed(make_metadata(Job()))
+    extra = Parameter("extra", "Float32", (4,), 16)
+    names = sorted(files)[:wrong]
+    changed = {name: replace(files[name], parameters=(*files[name].parameters, extra)) for name in names}
+    problem = rebuild_metadata(make_metadata(Job()), 300, {**files, **changed}).problem
+    assert problem.startswith(f"the files are not as in iteration 300: {names[0]}: it has 'extra'")
+    assert problem.endswith(f"does not list in it{more}")
+
+
+@pytest.mark.parametrize(
+    ("count", "named"), [(1, "iteration 100"), (4, "iterations 100, 200, 300, 400"), (5, "400 ...")]
+)
+def test_four_iterations_are_named(count: int, named: str) -> None:
+    others = {100 * number: common(100 * number, 1) for number in range(1, count + 1)}
+    source = dict(rebuild_common(50, others).sources)["global_step"]
+    assert source.endswith(f" {named}")

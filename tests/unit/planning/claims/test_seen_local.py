@@ -150,3 +150,11 @@ def test_where_one_rank_is_left_at_every_step_nothing_was_compared_unless_traini
     assert find_seen_local([saved(0, 1, training=compared), saved(0, 2)]) == {}
     assert find_seen_local([saved(0, 1), saved(1, 2)]) == {("run", (0, 1)): NOT_COMPARED}
     assert find_seen_local([saved(0, 1, own=()), saved(1, 1, own=())]) == {}
+
+
+def test_what_differs_at_every_step_was_compared():
+    files = [saved(rank, number) for rank in (0, 1) for number in (1, 2)]
+    (seen,) = find_seen_local(files).values()
+    assert (seen.names, seen.step, seen.ranks, seen.compared) == (OWN, Step(2, 8), (0, 1), True)
+    older = [replace(file, manifest=replace(file.manifest, training=None)) for file in files]
+    assert set(find_seen_local(older).values()) == {seen}

@@ -332,3 +332,14 @@ def test_what_sealing_read_shows_which_is_right_without_another_reading():
     sealed = [backed(file, "a", group=(file.rank,), origin="sealed by structure") for file in SLICES[:2]]
     claims = settle_claims(lists((0, 1)), sealed, PAIRS)
     assert (claims.groups.of(0), claims.stages.contradicts) == ((0, 1), "strategy.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("origin", "rejected"),
+    [(None, True), ("recovered from rank 2 (x.ckpt), by manifest", True), ("saved", False)],
+)
+def test_a_recovery_that_names_a_rank_alone_states_no_list(origin, rejected):
+    """It was written where no list was believed; training that saved so states that the rank is alone."""
+    own = SLICES[0] if origin is None else backed(SLICES[0], "a", group=(0,), origin=origin)
+    claims = settle_claims([group_file(0, [0]), *lists((1, 3))], [own, *SLICES[1:]], PAIRS)
+    assert (list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]) == rejected
