@@ -220,6 +220,17 @@ def test_a_slice_that_is_kept_against_its_replicas_is_not_proven(tmp_path):
         copy(tree, str(tmp_path / "backup"))
 
 
+def test_a_slice_that_its_manifest_alone_makes_odd_is_judged_by_its_bytes(tmp_path):
+    """Its manifest is of other contents; it has those of its replicas."""
+    tree = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=1)
+    path = tree / "ckpt_dir1" / "test-1_8.ckpt"
+    flip_a_bit(path)
+    save_manifests(tree)
+    flip_a_bit(path)
+    with pytest.raises(UnrecoverableError, match=r"nothing was copied: rank 1: ckpt_dir1/test-1_8\.ckpt: its contents"):
+        copy(tree, str(tmp_path / "backup"))
+
+
 def test_a_folder_that_holds_something_else_is_refused(tree, tmp_path):
     with pytest.raises(UsageError, match="no backup and not empty"):
         copy(tree, str(tree))

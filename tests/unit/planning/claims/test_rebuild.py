@@ -212,7 +212,7 @@ def test_common_info_is_rebuilt_byte_for_byte(tree: str) -> None:
     rebuilt = rebuild_common(200, {100: known}, global_step=200)
     assert rebuilt.common
     assert encode_common(rebuilt.common) == encode_common(make_common(JOBS[tree], 200))
-    assert rebuilt.unknown == ()
+    assert (rebuilt.unknown, rebuilt.problem) == ((), "")
     assert rebuilt.assumed == ("epoch_num", "loss_scale")
     assert dict(rebuilt.sources) == {
         "epoch_num": "iteration 100",

@@ -343,3 +343,11 @@ def test_a_recovery_that_names_a_rank_alone_states_no_list(origin, rejected):
     own = SLICES[0] if origin is None else backed(SLICES[0], "a", group=(0,), origin=origin)
     claims = settle_claims([group_file(0, [0]), *lists((1, 3))], [own, *SLICES[1:]], PAIRS)
     assert (list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]) == rejected
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_list_that_came_after_a_lone_slice_was_sealed_is_used_where_the_operator_names_it(outside):
+    sealed = backed(SLICES[0], "a", group=(0,), origin="sealed by structure")
+    claims = settle_claims([group_file(2, [0, 2], outside=outside)], [sealed], Stages())
+    assert claims.groups.of(0) == ((0, 2) if outside else (0,))
+    assert set(claims.groups.contested) == (set() if outside else {0, 2})
