@@ -171,3 +171,13 @@ def test_contents_are_those_of_the_manifest(stated, read, why):
 
 def test_nothing_is_wrong_with_contents_that_were_not_read():
     assert check_contents(sealed(0, "file"), Contents()) is None
+
+
+@pytest.mark.parametrize(
+    ("alike", "later"),
+    [({}, ()), ({0: (0, 2)}, ((0, 2),)), ({0: (0, 2, 4)}, ()), ({0: (0,), 1: (1, 3)}, ()), ({1: (1, 3)}, ())],
+)
+def test_layouts_that_name_the_same_ranks_show_that_a_later_list_of_a_lone_slice_is_its_own(alike, later):
+    slices = [sealed(0, "a")]
+    assert later_groups(slices, GROUPS, alike=alike) == set(later)
+    assert uncompared_groups(slices, GROUPS, alike) == {(0, 2)} - set(later)
