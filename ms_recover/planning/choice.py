@@ -191,10 +191,11 @@ def refuse_empty(facts: TreeFacts, rejected: Sequence[RejectedStep]) -> NoReturn
     UnrecoverableError
         When each step that is of it is passed over.
     """
-    lineage = next((one.lineage for one in facts.every() if one.lineage is not None), None)
+    lineage = next((part.lineage for part in facts.every() if part.lineage is not None), None)
     hints = lineage.set_aside_texts(_NO_STEP) if lineage is not None else []
-    hints = hints or [*(f"step {one.step}: {one.reason}" for one in rejected[:_MOST_NAMED]), "name a step with --step"]
-    if any(not one.another_run for one in rejected):
+    reasons = [f"step {passed.step}: {passed.reason}" for passed in rejected[:_MOST_NAMED]]
+    hints = hints or [*reasons, "name a step with --step"]
+    if any(not passed.another_run for passed in rejected):
         raise UnrecoverableError(f"{facts.inventory.root} has no step to take; {'; '.join(hints)}")
     raise MissingInputError(f"{facts.inventory.root} holds no slice of the present run; {'; '.join(hints)}")
 
