@@ -1,11 +1,13 @@
 """Plans over this tree and others."""
 
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import FormatError, OlderStepError, SlowSourceError
+from ms_recover.errors import AnswerError, FormatError, OlderStepError, SlowSourceError
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree
@@ -73,3 +75,32 @@ def test_a_plan_says_that_nothing_is_recoverable_also_where_a_node_is_left_out(t
         trees.left_out.append(FormatError("another node sent no inventory"))
         plan = trees.plan(api.scan(here), PlanOptions(world_size=4)).plan
     assert (plan.step, [rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"]) == (None, [1, 3])
+
+
+class Nonsense(BaseHTTPRequestHandler):
+    """Answers like recover-ckpt serve, and with what is no inventory."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("X-Ms-Recover", "1")
+        self.send_header("Content-Length", "1")
+        self.end_headers()
+        self.wfile.write(b"{")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_source_without_an_inventory_is_left_out_where_there_are_others(tmp_path):
+    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            source = f"127.0.0.1:{server.server_port}"
+            with pytest.raises((FormatError, AnswerError)), SeveralTrees([source]):
+                pass
+            with SeveralTrees([source, f"file://{make_tree(tmp_path / 'whole')}"]) as trees:
+                assert ([len(found.slices) for found in trees.inventories], len(trees.left_out)) == ([4], 1)
+        finally:
+            server.shutdown()
+            thread.join()
