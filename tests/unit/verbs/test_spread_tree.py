@@ -1,5 +1,6 @@
 """The verbs over the disks of several nodes, with workers that are threads of this process."""
 
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -404,3 +405,14 @@ def test_slices_are_sealed_on_their_nodes_and_named_once(tree, disks):
     manifest.unlink()
     assert api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)[0] == (f"ckpt_dir2/{NAME}",)
     assert manifest.exists()
+
+
+def test_defaults_are_those_of_the_verbs_of_one_tree():
+    def defaults(function):
+        return {name: one.default for name, one in inspect.signature(function).parameters.items()}
+
+    for name in ("scan", "plan", "apply"):
+        ours, theirs = defaults(getattr(SpreadTree, name)), defaults(getattr(api, name))
+        shared = ours.keys() & theirs.keys() - {"jobs"}
+        assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
+    assert defaults(SpreadTree.read)["from_device"] is defaults(api.verify)["deep"] is False
