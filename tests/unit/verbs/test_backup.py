@@ -180,6 +180,16 @@ def test_a_slice_with_a_manifest_is_read_when_it_is_sent_and_not_before(tree, tm
     assert sum(sent) - outcome.bytes == (0 if sealed else sum(slice_sizes(tree)))
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_dry_run_reads_each_slice_once_or_each_contents_where_manifests_say_which_are_equal(tree, tmp_path, sealed):
+    """Each contents is that of two slices."""
+    if sealed:
+        save_manifests(tree)
+    read = []
+    copy(tree, str(tmp_path / "backup"), dry_run=True, progress=read.append)
+    assert sum(read) == sum(slice_sizes(tree)) // (2 if sealed else 1)
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path, dry_run):
     tree = make_tree(tmp_path / "tree", data_parallel=1, steps=(Step(1, 8), Step(2, 8)))

@@ -351,3 +351,19 @@ def test_a_list_that_came_after_a_lone_slice_was_sealed_is_used_where_the_operat
     claims = settle_claims([group_file(2, [0, 2], outside=outside)], [sealed], Stages())
     assert claims.groups.of(0) == ((0, 2) if outside else (0,))
     assert set(claims.groups.contested) == (set() if outside else {0, 2})
+
+
+@pytest.mark.parametrize(
+    ("origin", "counts"),
+    [
+        (None, True),
+        ("saved", True),
+        ("sealed by structure", True),
+        ("recovered from rank 9 (x.ckpt), by manifest", True),
+        ("recovered from rank 9 (x.ckpt), by vote", False),
+    ],
+)
+def test_a_list_beside_nothing_but_what_a_recovery_wrote_is_no_evidence(origin, counts):
+    there = [file if origin is None else backed(file, "a", origin=origin) for file in SLICES if file.rank in (1, 3)]
+    claims = settle_claims([group_file(0, [0, 2, 4]), *lists((1, 3))], [SLICES[0], *there], PAIRS)
+    assert (list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]) == counts
