@@ -16,6 +16,7 @@ from ms_recover.errors import (
     ContradictionError,
     MissingInputError,
     MsRecoverError,
+    OlderStepError,
     UnrecoverableError,
     UsageError,
     VerificationError,
@@ -248,6 +249,21 @@ def test_a_plan_that_is_stale_is_refused(tree, disks):
     tree.scan()
     with pytest.raises(VerificationError, match="plan again"):
         tree.check(made)
+    for action in made.actions:
+        for replica in action.replicas:
+            (disks[f"n{replica.rank // 2 + 1}"] / replica.path).unlink()
+    tree.scan()
+    with pytest.raises(MissingInputError, match="is on no node"):
+        tree.check(made)
+
+
+def test_a_plan_that_goes_back_is_refused_where_the_newest_step_is_required(tree, disks):
+    for rank in (1, 3, 5, 7):
+        (disks[f"n{rank // 2 + 1}"] / f"ckpt_dir{rank}" / NAME).unlink()
+    inventory = tree.scan()
+    assert tree.plan(inventory)[0].step == Step(1, 4)
+    with pytest.raises(OlderStepError):
+        tree.plan(inventory, PlanOptions(require_newest=True))
 
 
 def test_a_tree_without_slices_is_missing(tmp_path):
@@ -405,6 +421,25 @@ def test_slices_are_sealed_on_their_nodes_and_named_once(tree, disks):
     manifest.unlink()
     assert api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)[0] == (f"ckpt_dir2/{NAME}",)
     assert manifest.exists()
+
+
+def test_what_survives_of_a_lost_slice_is_written_where_that_is_asked_for(tmp_path):
+    """Ranks 0 and 1 hold the same rows, and 0 and 2 the same columns; both of the rows are lost."""
+    source, matrix = np.random.default_rng(7), (2, 2)
+    rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", matrix, (1,), ()))
+    columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", matrix, (), (0,)))
+    whole = make_cut_tree(tmp_path / "whole", {"rows": rows, "columns": columns}, 4, manifests=True)
+    disks = Disks(tmp_path / "disks", whole)
+    for name, rank in (("n1", 0), ("n2", 1)):
+        (disks[name] / f"ckpt_dir{rank}" / NAME).unlink()
+    with disks.engine() as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        assert (made.step, sorted(action.rank for action in made.partials)) == (None, [0, 1])
+        done = tree.apply(made, partial=True)
+    assert done.exit_code == UnrecoverableError.exit_code
+    assert all((disks[name] / one.target).exists() for name, one in zip(("n1", "n2"), done.results, strict=True))
+    assert not (disks["n1"] / "ckpt_dir0" / NAME).exists()
 
 
 def test_defaults_are_those_of_the_verbs_of_one_tree():
