@@ -191,10 +191,11 @@ def refuse_empty(facts: TreeFacts, rejected: Sequence[RejectedStep]) -> NoReturn
     UnrecoverableError
         When each step that is of it is passed over.
     """
-    lineage = next((one.lineage for one in facts.every() if one.lineage is not None), None)
+    lineage = next((part.lineage for part in facts.every() if part.lineage is not None), None)
     hints = lineage.set_aside_texts(_NO_STEP) if lineage is not None else []
-    hints = hints or [*(f"step {one.step}: {one.reason}" for one in rejected[:_MOST_NAMED]), "name a step with --step"]
-    if any(not one.another_run for one in rejected):
+    reasons = [f"step {passed.step}: {passed.reason}" for passed in rejected[:_MOST_NAMED]]
+    hints = hints or [*reasons, "name a step with --step"]
+    if any(not passed.another_run for passed in rejected):
         raise UnrecoverableError(f"{facts.inventory.root} has no step to take; {'; '.join(hints)}")
     raise MissingInputError(f"{facts.inventory.root} holds no slice of the present run; {'; '.join(hints)}")
 
@@ -233,10 +234,10 @@ def _assess_part(compared: Comparison, step: Step, run: Run) -> Judged[AssessedP
 
 def _is_enough(part: AssessedPart) -> bool:
     """Whether each rank that needs a slice keeps its own or gets one, of a part of which something is known."""
-    one = part.assessment
+    assessment = part.assessment
     ranks = part.compared.facts.options.ranks
-    wanted = range(len(one.ranks)) if ranks is None else ranks
-    return not one.disagreements and all(one.ranks[rank].verdict != "unrecoverable" for rank in wanted)
+    wanted = range(len(assessment.ranks)) if ranks is None else ranks
+    return not assessment.disagreements and all(assessment.ranks[rank].verdict != "unrecoverable" for rank in wanted)
 
 
 def assess_step(compared: Comparison, step: Step, run: Run) -> StepAssessment:

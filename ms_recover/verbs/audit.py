@@ -130,7 +130,7 @@ class _ReadingError(Exception):
         self.error = error
 
 
-def losable(tree: Parts, read: Reader | None = None) -> Losable:
+def losable(tree: Parts, read: Reader | None) -> Losable:
     """Return a tree that may be planned without the files of some ranks, by what was read of it, or is by `read`."""
     from ms_recover.planning.audit.after import Losable
     from ms_recover.planning.choice import choose_step
@@ -144,15 +144,16 @@ def losable(tree: Parts, read: Reader | None = None) -> Losable:
         nonlocal known, left
         unread = [file for file in files if not known.knows(file)]
         left -= sum(file.size for file in unread)
-        if unread and (read is None or left < 0):
-            raise _UnreadError
-        if unread and read is not None:
+        if unread:
+            if read is None or left < 0:
+                raise _UnreadError
             try:
                 known = known.merged(read(unread))
             except MsRecoverError as error:
                 raise _ReadingError(error) from error
         return known.of(files)
 
+    # A loss is planned by what reading allows; past the bound by what is known already, which the answer says.
     def ask(ranks: frozenset[int]) -> tuple[Choice[AssessedStep], bool]:
         without, options = facts.without(ranks)
         try:
@@ -187,12 +188,12 @@ def audit_claims(
     from ms_recover.planning.tree.facts import gather_facts
 
     facts = gather_facts(inventory, _with_size(inventory, options))
-    held = claimed_holders(facts)
-    case = Case(facts=facts, held=held, dealt=False, topology=topology, sharding=find_sharding(facts))
+    holders = claimed_holders(facts)
+    case = Case(facts=facts, held=holders, dealt=False, topology=topology, sharding=find_sharding(facts))
     audited = AuditedTree(
         root=inventory.root,
         ranks=facts.world.ranks,
-        steps=[held],
+        steps=[holders],
         evidence=evidence_of(inventory, options),
         findings=find_findings(case),
     )
@@ -226,18 +227,18 @@ def evidence_of(inventory: Inventory, options: PlanOptions) -> str:
     """Return in words what says who holds the same."""
     from ms_recover.model.texts import many
 
-    found = []
+    sources = []
     if inventory.iterations:
-        found.append("metadata.json")
+        sources.append("metadata.json")
     if inventory.strategy_files:
-        found.append(many(len(inventory.strategy_files), "strategy file"))
+        sources.append(many(len(inventory.strategy_files), "strategy file"))
     if inventory.group_files:
-        found.append(many(len(inventory.group_files), "rank list"))
+        sources.append(many(len(inventory.group_files), "rank list"))
     manifests = sum(file.manifest is not None for file in inventory.slices)
     if manifests:
-        found.append(many(manifests, "manifest"))
+        sources.append(many(manifests, "manifest"))
     if options.axes is not None:
-        found.append(f"--axes {options.axes}")
+        sources.append(f"--axes {options.axes}")
     if options.groups:
-        found.append("--group")
-    return ", ".join(found) or "nothing"
+        sources.append("--group")
+    return ", ".join(sources) or "nothing"

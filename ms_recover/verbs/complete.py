@@ -100,11 +100,11 @@ def complete_iteration(  # noqa: PLR0913 (the keywords of programs)
     MsRecoverError
         As `complete` does; nothing is written unless all files can be.
     """
-    held = [kind for kind in (*kinds, None) if any(file.kind == kind for file in inventory.slices)] or kinds
-    if output is not None and len(held) > 1:
+    present = [kind for kind in (*kinds, None) if any(file.kind == kind for file in inventory.slices)] or kinds
+    if output is not None and len(present) > 1:
         raise UsageError(f"{output} is one file, and a slice of an iteration is two: name one of the kinds")
     session = Session(inventory, options, jobs=jobs, progress=progress)
-    return _write(inventory.root, _find_actions(session, rank, held), output, verify=verify, dry_run=dry_run)
+    return _write(inventory.root, _find_actions(session, rank, present), output, verify=verify, dry_run=dry_run)
 
 
 def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAction, ...]:
@@ -120,7 +120,7 @@ def _find_actions(session: Session, rank: int, kinds: Kinds) -> tuple[ComposeAct
 
     choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     if not choice.found:
-        why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
+        why = "; ".join(f"step {passed.step}: {passed.reason}" for passed in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {root}; {why}")
     if (others := text_of_others(facts)) is not None:

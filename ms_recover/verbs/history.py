@@ -62,7 +62,7 @@ def history(  # noqa: PLR0913 (the keywords of programs)
     UsageError, ContradictionError, StorageError
         As `ms_recover.api.scan` and `ms_recover.api.plan` do.
     """
-    inventory = tree if isinstance(tree, Inventory) else scan(tree, replace(layout, headers=False, crc=False))
+    inventory = tree if isinstance(tree, Inventory) else scan(tree, replace(layout, headers=False))
     if not inventory.slices and not inventory.orphans:
         raise MissingInputError(
             f"{inventory.root} holds no slice and no manifest: name another folder, or describe the file names with "

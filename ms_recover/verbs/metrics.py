@@ -7,24 +7,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.inventory import Inventory
-from ms_recover.model.metrics import NO_STEP, SLICE_STATES, RecoveryLog, TreeMetrics
+from ms_recover.model.metrics import NO_STEP, SLICE_STATES, TreeMetrics
 from ms_recover.model.options import DEFAULT_PLAN, AuditOptions, PlanOptions
-from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.model.topology import Topology
 from ms_recover.planning.plan.planner import judge_step_of
 from ms_recover.planning.tree.candidates import text_of_others
 from ms_recover.verbs.audit import audit, audit_planned
 from ms_recover.verbs.session import Session
-
-if TYPE_CHECKING:
-    from ms_recover.model.audit import Audit
-    from ms_recover.model.topology import Topology
 
 HOST = "host"
 
@@ -50,42 +44,27 @@ def measure(
     MissingInputError, UsageError, ContradictionError
         As `ms_recover.api.plan` does.
     """
-    options = replace(options, step=None, quick=True, require_newest=False)
+    options = replace(options, step=None, quick=True)
     planned = Session(inventory, options).planned
-    plan = planned.plan
-    newest = newest_step(plan)
-    ranks = plan.ranks
-    if newest is not None and newest not in (plan.step, plan.considered):
-        ranks = judge_step_of(planned, newest).ranks
+    plan, shown = planned.plan, planned.step.parts[0].assessment.step
+    # What is there is that of the newest step, also where the plan gave it up.
+    newest = plan.given_up[0].step if plan.given_up else shown
+    ranks = plan.ranks if newest == shown else judge_step_of(planned, newest).ranks
     wanted = AuditOptions(losses=1)
     if options.clean:  # a loss may cost less at a step that is not clean
         costs = audit(inventory, replace(options, clean=False), topology, wanted)
     else:
         costs = audit_planned(planned, topology, wanted)
-    made = make_metrics(inventory, plan, ranks, costs, read_recovery_log(inventory.root))
-    return replace(made, others=text_of_others(planned.tree.facts))
-
-
-def make_metrics(
-    inventory: Inventory, plan: Plan, ranks: Sequence[RankVerdict], audit: Audit, log: RecoveryLog
-) -> TreeMetrics:
-    """Return the figures; `ranks` are the verdicts at the newest step of the run, which `plan` may have given up."""
-    states = Counter(rank.state for rank in ranks)
-    hosts = audit.level(HOST)
-    step = newest_step(plan)
+    states, hosts = Counter(rank.state for rank in ranks), costs.level(HOST)
     return TreeMetrics(
-        newest_step=number_of(inventory, step, plan.run_id) if step is not None else None,
+        newest_step=number_of(inventory, newest, plan.run_id),
         recoverable_step=number_of(inventory, plan.step, plan.run_id) if plan.step is not None else NO_STEP,
         slices=tuple((state, states[state]) for state in SLICE_STATES),
         host_losses=max(hosts.survived, 0) if hosts is not None and plan.step is not None else None,
-        single_copy_bytes=audit.single_copy_bytes,
-        log=log,
+        single_copy_bytes=costs.single_copy_bytes,
+        log=read_recovery_log(inventory.root),
+        others=text_of_others(planned.tree.facts),
     )
-
-
-def newest_step(plan: Plan) -> Step | None:
-    """Return the newest step of the planned run."""
-    return plan.given_up[0].step if plan.given_up else plan.step or plan.considered
 
 
 def number_of(inventory: Inventory, step: Step, run_id: str | None = None) -> int:

@@ -89,10 +89,11 @@ class SpreadTree:
         named = replace(_named_files(options), root=self.url, notes=gone)
         own = replace(options, group_info=(), strategy=())
         scans = [Task(node, tasks.scan_node, (node, own)) for node in nodes if not node.gone]
-        found = iter(self._engine.run(scans, progress=progress))
-        inventories = sharing(next(found) if not node.gone else Inventory(root=node.label) for node in nodes)
+        results = iter(self._engine.run(scans, progress=progress))
+        inventories = sharing(next(results) if not node.gone else Inventory(root=node.label) for node in nodes)
         if not any(inventory.ranks for inventory in inventories) and not options.may_be_empty:
-            where = "; ".join(f"{one.root}: {one.notes[0].reason if one.notes else 'empty'}" for one in inventories[:3])
+            reasons = [(tree.root, tree.notes[0].reason if tree.notes else "empty") for tree in inventories[:3]]
+            where = "; ".join(f"{root}: {reason}" for root, reason in reasons)
             raise MissingInputError(f"{self.url} holds no slices ({where}): name the directory that has the ranks'")
         union = unite(named, inventories, spread=True)
         self._scanned = _Scanned(nodes, union, find_doubles(union))
@@ -126,10 +127,10 @@ class SpreadTree:
         results = self._engine.run(reads, progress=progress)
         first = len(reads) - len(again)
         contents = Contents()
-        for found in results[:first]:
-            contents = contents.merged(found)
-        for (file, double), found in zip(again, results[first:], strict=True):
-            _compare(file, double, contents, found, scanned.union)
+        for digests in results[:first]:
+            contents = contents.merged(digests)
+        for (file, double), digests in zip(again, results[first:], strict=True):
+            _compare(file, double, contents, digests, scanned.union)
         return contents
 
     def plan(
@@ -225,11 +226,12 @@ class SpreadTree:
         waves = waves_of(planned) or ((),)
 
         def carry_out(shares: Sequence[tuple[Node, Plan, Mapping[str, Node]]]) -> list[Outcome]:
-            given = [(*share, jobs, verify, plan.step is None) for share in shares]
-            ends = self._engine.run_each([Task(one[0], tasks.apply_node, one) for one in given], progress=progress)
+            calls = [(*share, jobs, verify, plan.step is None) for share in shares]
+            ends = self._engine.run_each([Task(call[0], tasks.apply_node, call) for call in calls], progress=progress)
             return [_outcome_of(node, share, end) for (node, share, _), end in zip(shares, ends, strict=True)]
 
         for number, wave in enumerate(waves):
+            # Small files wait for the last wave, and what is set aside for all: a failure leaves both as they are.
             now = replace(plan, set_aside=())
             if number < len(waves) - 1:
                 now = replace(now, group_files=(), meta_files=(), strategy_files=())
@@ -254,18 +256,17 @@ class SpreadTree:
             small = share.group_files or share.meta_files or share.strategy_files or share.set_aside
             if share.actions or share.partials or small:
                 away = sources_of(share, scanned.union, index)
-                shares.append((node, share, {path: scanned.nodes[held] for path, held in away.items()}))
+                shares.append((node, share, {path: scanned.nodes[holder] for path, holder in away.items()}))
         return shares
 
-    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action] | None = None) -> Plan:
+    def _share(self, plan: Plan, node: int, homes: Mapping[int, int], wave: Sequence[Action]) -> Plan:
         return share_of(plan, self._known().union, node, lambda rank: homes.get(rank) == node, wave)
 
     def _documents(self, plan: Plan, node: int, homes: Mapping[int, int]) -> tuple[DocumentWrite, ...]:
         """Return the documents that a node lacks, if it has ranks or gets some."""
         union = self._known().union
-        if not union.at(node).ranks and node not in homes.values():
-            return ()
-        return documents_of(plan, union, node)
+        takes_part = union.at(node).ranks or node in homes.values()
+        return documents_of(plan, union, node) if takes_part else ()
 
     def _with_documents(self, made: Outcome, plan: Plan, homes: Mapping[int, int]) -> Outcome:
         """Write the documents of iterations on every node that takes part, once all slices are there."""
@@ -294,9 +295,9 @@ class SpreadTree:
                 away = sources_of(share, scanned.union, index)
                 started.append(Task(node, tasks.find_obstacles, (node, share, tuple(away))))
         named = [
-            replace(one, reason=f"{task.node.label}: {one.reason}")
+            replace(obstacle, reason=f"{task.node.label}: {obstacle.reason}")
             for task, obstacles in zip(started, self._engine.run(started), strict=True)
-            for one in obstacles
+            for obstacle in obstacles
         ]
         return replace(plan, obstacles=tuple(named))
 
@@ -394,5 +395,5 @@ def _named_files(options: ScanOptions) -> Inventory:
         return Inventory(root="")
     own = ScanOptions(group_info=options.group_info, strategy=options.strategy, may_be_empty=True)
     with tempfile.TemporaryDirectory(prefix="ms_recover-") as empty:
-        found = scan(empty, own)
-    return Inventory(root="", group_files=found.group_files, strategy_files=found.strategy_files)
+        inventory = scan(empty, own)
+    return Inventory(root="", group_files=inventory.group_files, strategy_files=inventory.strategy_files)

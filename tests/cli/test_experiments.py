@@ -34,7 +34,10 @@ def test_every_command_takes_the_same_experiment(tree, recover_ckpt, words, pref
     others = [one for one in planned["rejected_steps"] if one.get("another_experiment")]
     assert others == ([] if prefix == "lr_0.5" else planned["rejected_steps"])
     assert recover_ckpt("plan", tree, "--explain", "0", "--json", *words).json["step"] == number
-    assert recover_ckpt("audit", tree, "--survive", "rank", "--json", *words).json["step"] == number
+    audited = recover_ckpt("audit", tree, "--survive", "rank", "--json", *words)
+    assert (audited.json["step"], WARNING in audited.err) == (number, not words)
+    completed = recover_ckpt("complete", tree, "0", "-o", tmp_path / "full.ckpt", "--dry-run", *words)
+    assert (WARNING in completed.err) == (not words)
     history = recover_ckpt("history", tree, "--json", *words).json
     assert history["steps"][-1]["step"] == number["step"]
     assert [WARNING in note for note in history["notes"]] == [True] * (not words)

@@ -85,14 +85,14 @@ def kinds_by_axes(
         del cut["experts"]
     if axes.size("tp") == 1:
         del cut["weights that are not cut"]
-    found = {}
+    groups = {}
     for name, kind in cut.items():
         cells = _cells(places, kind)
-        found[name] = _alike(cells)
+        groups[name] = _alike(cells)
         if shards not in (0, 1):
             sharded = zip(cells, _shard_places(places, kind, shards), strict=True)
-            found[f"optimizer states of {name}"] = _alike(sharded)
-    return found
+            groups[f"optimizer states of {name}"] = _alike(sharded)
+    return groups
 
 
 def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tuple[int, ...], ...]:
@@ -104,7 +104,7 @@ def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tu
 def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
     """Return the place of each rank on each axis."""
     sizes = {axis: axes.size(axis) for axis in ("tp", "cp", "ep", "dp", "pp")}
-    if world_size == count_ranks(axes)[0] and sizes["ep"] > 1:
+    if world_size == count_ranks(axes)[0]:
         if sizes["dp"] % sizes["ep"]:
             raise UsageError(
                 f"expert parallel {sizes['ep']} does not divide data parallel {sizes['dp']}: the data-parallel ranks "
@@ -122,12 +122,12 @@ def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
 
 def _shard_places(places: Sequence[_Place], kind: Sequence[str], shards: int) -> list[Hashable]:
     """Return for each rank which optimizer shard it holds of parameters that are cut over the axes of `kind`."""
-    found: list[Hashable] = [None] * len(places)
+    shard_of: list[Hashable] = [None] * len(places)
     for ranks in _alike(_cells(places, kind)):
-        fits = shards > 0 and len(ranks) % shards == 0
+        fits = shards != -1 and len(ranks) % shards == 0
         for position, rank in enumerate(ranks):
-            found[rank] = position % shards if fits else rank
-    return found
+            shard_of[rank] = position % shards if fits else rank
+    return shard_of
 
 
 def _cells(places: Sequence[_Place], kind: Sequence[str]) -> list[tuple[int, ...]]:

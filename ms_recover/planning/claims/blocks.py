@@ -44,7 +44,7 @@ def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> dict[
             for rank in of_stage:
                 cells[cut.parts[rank % stages.devices]].append(rank)
             path = stages.paths[stage]
-            blocks[path] += (Block(ranks=tuple(held), names=cut.names, source=path) for held in cells.values())
-    for group, held in grouped(ranks, groups.of).items():
-        blocks[""].append(Block(ranks=tuple(held), names=None, source=groups.sources.get(group[0], "")))
+            blocks[path] += (Block(ranks=tuple(members), names=cut.names, source=path) for members in cells.values())
+    for group, members in grouped(ranks, groups.of).items():
+        blocks[""].append(Block(ranks=tuple(members), names=None, source=groups.sources.get(group[0], "")))
     return blocks

@@ -106,9 +106,9 @@ class Contested:
     @cached_property
     def _read(self) -> list[tuple[Step, Group, tuple[SliceFile, ...]]]:
         return [
-            (step, group, held)
-            for step, group, held in self._ballots
-            if all(self._digests(file) is not None or self.contents.knows(file) for file in held)
+            (step, group, slices)
+            for step, group, slices in self._ballots
+            if all(self._digests(file) is not None or self.contents.knows(file) for file in slices)
         ]
 
     def _sides(self, group: Group, slices: Sequence[SliceFile]) -> list[list[SliceFile]]:
@@ -122,14 +122,14 @@ class Contested:
                 side.append(file)
         return sides
 
-    def _is_equal(self, group: Group, one: SliceFile, other: SliceFile) -> bool:
+    def _is_equal(self, group: Group, first: SliceFile, second: SliceFile) -> bool:
         """Whether most bytes are equal of the parameters of which two ranks hold different parts by the layouts."""
-        if one.inode is not None and one.inode == other.inode:
+        if first.inode is not None and first.inode == second.inode:
             return False
-        names = self._cut_between(one.rank, other.rank)
-        if self._class_of(one.rank) == self._class_of(other.rank):
+        names = self._cut_between(first.rank, second.rank)
+        if self._class_of(first.rank) == self._class_of(second.rank):
             names = frozenset().union(*(self._cut_between(a, b) for a, b in combinations(group, 2)))
-        ours, theirs = self._values(one, names), self._values(other, names)
+        ours, theirs = self._values(first, names), self._values(second, names)
         balance = sum(size if theirs.get(name) == (digest, size) else -size for name, (digest, size) in ours.items())
         return balance > 0
 
@@ -198,7 +198,7 @@ def find_contested(
     stages: Stages,
     slices: Sequence[SliceFile],
     contents: Contents,
-    settled: Iterable[int] = (),
+    settled: Iterable[int],
 ) -> Contested:
     """Return the lists that layouts contradict by different parts, without those that something stronger states.
 

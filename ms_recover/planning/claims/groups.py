@@ -59,6 +59,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
             faults.append(f"{file.path} lies with rank {file.rank} but lists {list(ranks)}, so it is another rank's")
         else:
             lists.setdefault(ranks, []).append(file)
+    # A manifest is saved with the list that lay there: it stands for a list that is lost, never against one.
     named = {rank for ranks in lists for rank in ranks}
     for run in _stated_by_manifests(manifests):
         new = {ranks: file for ranks, file in run.items() if named.isdisjoint(ranks)}
@@ -119,8 +120,8 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
     return [standing for *_, standing in sorted(lists, key=lambda item: item[:3], reverse=True)]
 
 
-def _disagreement(one: GroupFile, other: GroupFile) -> str:
-    for a, b in ((one, other), (other, one)):
+def _disagreement(first: GroupFile, second: GroupFile) -> str:
+    for a, b in ((first, second), (second, first)):
         assert a.info is not None
         assert b.info is not None
         ours, theirs = list(a.info.sorted_ranks), list(b.info.sorted_ranks)

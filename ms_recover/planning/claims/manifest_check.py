@@ -55,8 +55,8 @@ def uncompared_groups(
 def _of_one_rank(slices: Sequence[SliceFile], groups: Iterable[Group]) -> list[Group]:
     lone = _sealed_alone(slices, groups)
     stated = {ascending(file.manifest.group) for file in slices if file.manifest is not None} if lone else ()
-    there = {file.rank for file in slices} if lone else ()
-    return [group for group in lone if group not in stated and sum(rank in there for rank in group) < 2]
+    present = {file.rank for file in slices} if lone else ()
+    return [group for group in lone if group not in stated and sum(rank in present for rank in group) < 2]
 
 
 def _sealed_alone(
@@ -76,12 +76,14 @@ def _sealed_alone(
         elif manifest is not None and manifest.recovered:
             contents[file.rank, file.step] = ascending(manifest.group), _compared(manifest, tolerance)
     steps = {step for _, step in contents} if alone else ()
-    found: dict[Group, list[list[tuple[str, ...]]]] = {}
+    at_steps: dict[Group, list[list[tuple[str, ...]]]] = {}
     for group in set(groups) if alone else ():
         if len(group) > 1 and not alone.isdisjoint(group):
-            known = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
-            found[group] = [[digest for of, digest in held if len(of) == 1 or of == group] for held in known]
-    return found
+            of_steps = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
+            at_steps[group] = [
+                [digest for of, digest in contents_of if len(of) == 1 or of == group] for contents_of in of_steps
+            ]
+    return at_steps
 
 
 def _compared(manifest: Manifest, tolerance: Tolerance) -> tuple[str, ...]:
@@ -151,8 +153,6 @@ def _apart(ours: Iterable[Parameter], theirs: Iterable[Parameter]) -> str:
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:
     """Return why a slice is damaged by what was read from it; None when it is not, was not read, or has no manifest."""
-    if not contents.problems and not contents.digests:
-        return None
     if file.path in contents.problems:
         return contents.problems[file.path]
     read = contents.digests.get(file.path)
@@ -160,6 +160,6 @@ def check_contents(file: SliceFile, contents: Contents) -> str | None:
         return None
     expected = file.manifest.digests.parameters
     pairs = zip(file.parameters, read.parameters, expected, strict=False)
-    odd = [parameter.name for parameter, found, one in pairs if found != one]
+    odd = [parameter.name for parameter, digest, stated in pairs if digest != stated]
     where = f"in {name_some(odd)}" if odd else "outside the parameters"
     return f"its contents are not those of its manifest, {where}"

@@ -48,15 +48,15 @@ def expected_files(metadata: ShardMetadata) -> Mapping[str, ExpectedFile]:
         if key not in lists:
             names = sorted(name for number in key for name in groups[number])
             lists[key] = ParameterList(expected_parameter(metadata, name) for name in names)
-        if found := weights_name(file):
-            expected[file] = ExpectedFile(name=found, rank=metadata.files[file], parameters=lists[key])
+        if weights := weights_name(file):
+            expected[file] = ExpectedFile(name=weights, rank=metadata.files[file], parameters=lists[key])
     return expected
 
 
 def expected_parameter(metadata: ShardMetadata, name: str) -> Parameter:
     """Return a parameter as the header of each file that holds one of its fragments lists it."""
-    one = metadata.parameters[name]
-    return Parameter(name, one.type_name, one.local_shape, one.nbytes)
+    parameter = metadata.parameters[name]
+    return Parameter(name, parameter.type_name, parameter.local_shape, parameter.nbytes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,6 +86,7 @@ def find_document_stages(metadata: ShardMetadata) -> tuple[DocumentStage, ...]:
     ranks_of: dict[tuple[int, int], frozenset[int]] = {}
     for name, parameter in metadata.parameters.items():
         stored = metadata.stored[name]
+        # Parameters share their layouts and fragments, so that few of many are looked at.
         if (key := (id(parameter.layout), id(stored))) not in ranks_of:
             ranks_of[key] = _starts(parameter.layout, stored, size)
         for start in ranks_of[key]:

@@ -68,7 +68,7 @@ def rebuild_metadata(
     if other.unknown:
         members = ", ".join(other.unknown)
         return _refused(f"the metadata.json of iteration {iteration} has members that are not known: {members}")
-    found = other if kinds is None else only_kinds(other, kinds)
+    metadata = other if kinds is None else only_kinds(other, kinds)
     named = [name for name in map(weights_name, files) if name]
     prefixes = {name.prefix for name in named}
     if not named:
@@ -76,19 +76,19 @@ def rebuild_metadata(
     if len(prefixes) > 1:
         shown = ", ".join(sorted(map(repr, prefixes)))
         return _refused(f"the files have different prefixes: {shown}")
-    found = _with_prefix(found, named[0].prefix)
-    findings = compare_files(found, files)
-    wrong = [one for one in findings if one.kind not in ("file missing", "file damaged")]
+    metadata = _with_prefix(metadata, named[0].prefix)
+    findings = compare_files(metadata, files)
+    wrong = [finding for finding in findings if finding.kind not in ("file missing", "file damaged")]
     if wrong:
         rest = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return _refused(f"the files are not as in iteration {iteration}: {wrong[0].file}: {wrong[0].words}{rest}")
-    agreeing = len(found.files) - len({one.file for one in findings})
+    agreeing = len(metadata.files) - len({finding.file for finding in findings})
     if not agreeing:
         return _refused("no sound file of the iteration is there that could prove it")
-    source = f"the metadata.json of iteration {iteration}, with which {agreeing} of {len(found.files)} files agree"
-    names = "the names of the files" if found is not other else source
+    source = f"the metadata.json of iteration {iteration}, with which {agreeing} of {len(metadata.files)} files agree"
+    names = "the names of the files" if metadata is not other else source
     return RebuiltMetadata(
-        metadata=found, sources=(("state_dict_metadata", source), ("storage_data", source), ("file_name", names))
+        metadata=metadata, sources=(("state_dict_metadata", source), ("storage_data", source), ("file_name", names))
     )
 
 
@@ -109,19 +109,20 @@ def _with_prefix(metadata: ShardMetadata, prefix: str | None) -> ShardMetadata:
     """Return the same metadata of files with another prefix."""
     names: dict[str, str] = {}
     for file in metadata.files:
-        if found := weights_name(file):
-            names[file] = found._replace(prefix=prefix).name
+        if weights := weights_name(file):
+            names[file] = weights._replace(prefix=prefix).name
     if all(old == new for old, new in names.items()):
         return metadata
     items: dict[int, tuple[StoredShard, ...]] = {
-        id(held): tuple(replace(item, file_name=names[item.file_name]) for item in held) for held in metadata.shards
+        id(shards): tuple(replace(item, file_name=names[item.file_name]) for item in shards)
+        for shards in metadata.shards
     }
     known: dict[int, tuple[tuple[StoredShard, ...], ...]] = {}
     stored = {}
-    for name, held in metadata.stored.items():
-        if id(held) not in known:
-            known[id(held)] = tuple(items[id(one)] for one in held)
-        stored[name] = known[id(held)]
+    for name, shards in metadata.stored.items():
+        if id(shards) not in known:
+            known[id(shards)] = tuple(items[id(fragment)] for fragment in shards)
+        stored[name] = known[id(shards)]
     return replace(metadata, stored=stored)
 
 
@@ -136,7 +137,7 @@ def metadata_from_layouts(
     strategy of each pipeline stage of the job, by its first rank, and `files` the files of the iteration by name;
     `source` is where the layouts come from, for messages.
     """
-    present = {name: found for name in files if (found := weights_name(name))}
+    present = {name: weights for name in files if (weights := weights_name(name))}
     named = {file: name for file, name in present.items() if not files[file].problem}
     kinds: list[WeightKind] = sorted({name.kind for name in present.values()} | {"model"})
     sizes = {strategy.devices_per_stage for strategy in stages.values()}
@@ -160,26 +161,27 @@ def metadata_from_layouts(
                 for file, name in named.items()
                 if name.kind == kind and first <= name.file_index < first + size
             )
-            lists = {frozenset(held) for held in {id(held): held for held in held_by}.values()}
+            lists = {frozenset(items) for items in {id(items): items for items in held_by}.values()}
             if len(lists) != 1:
                 what = "do not list the same parameters" if lists else "are all missing or damaged"
                 return _refused(f"the {kind} files of ranks {first} to {first + size - 1} {what}")
-            listed |= {one.name: (kind, one) for held in lists for one in held if one != GLOBAL_STEP}
+            listed |= {item.name: (kind, item) for items in lists for item in items if item != GLOBAL_STEP}
         known: dict[SavedLayout, SavedLayout] = {}
         files_of: dict[tuple[str, SavedLayout], tuple[tuple[StoredShard, ...], ...]] = {}
         for name in _in_order(listed):
-            kind, one = listed[name]
+            kind, item = listed[name]
             layout = saved_layout(layouts[name], first) if name in layouts else None
-            if not layout or len(layout.counts) != len(one.shape):
+            if not layout or len(layout.counts) != len(item.shape):
                 return _refused(f"{source} has no layout of {name!r} that metadata.json could state")
             layout = known.setdefault(layout, layout)
             if name in parameters:
-                joined = _joined(parameters[name], stored[name], _parameter(one, layout), _files(names[kind], layout))
+                # The stages of a shared parameter hold all of it each, so that its files are those of all of them.
+                joined = _joined(parameters[name], stored[name], _parameter(item, layout), _files(names[kind], layout))
                 if joined is None:
                     return _refused(f"several pipeline stages have {name!r} and cut it differently")
                 stored[name] = joined
                 continue
-            parameters[name] = _parameter(one, layout)
+            parameters[name] = _parameter(item, layout)
             stored[name] = files_of.setdefault((kind, layout), _files(names[kind], layout))
     words = f"{source}, with which {len(named)} of {world * len(kinds)} files agree"
     sources = (
@@ -202,23 +204,23 @@ def _in_order(listed: Mapping[str, tuple[WeightKind, Parameter]]) -> list[str]:
     return sorted(listed, key=key)
 
 
-def _parameter(one: Parameter, layout: SavedLayout) -> ShardedParameter:
+def _parameter(parameter: Parameter, layout: SavedLayout) -> ShardedParameter:
     seen: Counter[int] = Counter()
     replicas = []
     for fragment in layout.fragments:
         replicas.append(seen[fragment])
         seen[fragment] += 1
     return ShardedParameter(
-        dtype=one.dtype.lower(),
+        dtype=parameter.dtype.lower(),
         replica_id=tuple(replicas),
-        global_shape=tuple(length * count for length, count in zip(one.shape, layout.counts, strict=True)),
+        global_shape=tuple(length * count for length, count in zip(parameter.shape, layout.counts, strict=True)),
         axis_fragmentations=layout.counts,
         layout=layout,
         chunks=tuple(layout.holders),
         allow_shape_mismatch=False,
         allow_to_save=True,
-        type_name=one.dtype,
-        item_size=one.nbytes // (prod(one.shape) or 1),
+        type_name=parameter.dtype,
+        item_size=parameter.nbytes // (prod(parameter.shape) or 1),
     )
 
 
@@ -231,19 +233,19 @@ def _files(name: WeightsName, layout: SavedLayout) -> tuple[tuple[StoredShard, .
 
 def _joined(
     first: ShardedParameter,
-    held: tuple[tuple[StoredShard, ...], ...],
+    files: tuple[tuple[StoredShard, ...], ...],
     other: ShardedParameter,
-    more: tuple[tuple[StoredShard, ...], ...],
+    other_files: tuple[tuple[StoredShard, ...], ...],
 ) -> tuple[tuple[StoredShard, ...], ...] | None:
     """Return the files of a parameter that another stage holds, too; None where that one cuts it differently."""
-    if first.layout is None or other.layout is None:
-        return None
+    assert first.layout is not None
+    assert other.layout is not None
     if replace(other, layout=replace(other.layout, rank_list=first.layout.rank_list)) != first:
         return None
     joined = []
-    for one, another in zip(held, more, strict=True):
-        group = (*one[0].rank_group, *another[0].rank_group)
-        joined.append(tuple(replace(item, rank_group=group) for item in (*one, *another)))
+    for fragment, other_fragment in zip(files, other_files, strict=True):
+        group = (*fragment[0].rank_group, *other_fragment[0].rank_group)
+        joined.append(tuple(replace(item, rank_group=group) for item in (*fragment, *other_fragment)))
     return tuple(joined)
 
 
@@ -272,11 +274,11 @@ def saved_layout(layout: Layout, first_rank: int) -> SavedLayout | None:
         shards = prod(matrix[axis] for axis in free) if layout.opt_shard_size < 0 else layout.opt_shard_size
         taken: list[int] = []
         for axis in free:
-            if shards > 1 and shards % matrix[axis] == 0:
+            if shards % matrix[axis] == 0:
                 shards //= matrix[axis]
             elif shards > 1 and matrix[axis] % shards == 0:
                 matrix[axis : axis + 1] = [shards, matrix[axis] // shards]
-                axes = [tuple(one + (one > axis) for one in dimension) for dimension in axes]
+                axes = [tuple(other + (other > axis) for other in dimension) for dimension in axes]
                 shards = 1
             else:
                 break
@@ -286,7 +288,7 @@ def saved_layout(layout: Layout, first_rank: int) -> SavedLayout | None:
         axes[0] = (*axes[0], *taken)
     ranks = tuple(range(first_rank, first_rank + prod(matrix)))
     names = tuple(chr(ord("a") + number) for number in range(len(matrix)))
-    tensor_map = tuple(-1 if not one else one[0] if len(one) == 1 else one for one in axes)
+    tensor_map = tuple(-1 if not over else over[0] if len(over) == 1 else over for over in axes)
     return SavedLayout(tuple(matrix[::-1]), tensor_map, False, names, ranks)
 
 
@@ -326,13 +328,13 @@ def rebuild_common(
     global_step
         The value of the parameter ``global_step`` in the ``opt`` files, where they agree on it.
     """
-    sound = {at: one for at, one in sorted(others.items()) if one.step_num == at}
+    sound = {at: document for at, document in sorted(others.items()) if document.step_num == at}
     values: dict[str, float | None] = {"step_num": iteration}
     sources = {"step_num": "the name of the directory"}
     assumed: list[str] = []
     if global_step is not None:
         values["global_step"], sources["global_step"] = global_step, "the opt files"
-    elif sound and all(one.global_step == at for at, one in sound.items()):
+    elif sound and all(document.global_step == at for at, document in sound.items()):
         values["global_step"], sources["global_step"] = iteration, f"the iteration, as in {_named(sound)}"
     epochs = _epochs(iteration, sound)
     if len(epochs) == 1:
@@ -342,27 +344,27 @@ def rebuild_common(
         sources["epoch_num"] = f"{steps} steps per epoch, as in {_named(sound)}"
         assumed.append("epoch_num")
     for name in ("epoch_num", "global_batch_size", "loss_scale"):
-        known = {at: value for at, one in sound.items() if (value := getattr(one, name)) is not None}
+        known = {at: value for at, document in sound.items() if (value := getattr(document, name)) is not None}
         if name not in values and known and (len(set(known.values())) == 1 or name == "loss_scale"):
             near = max((at for at in known if at < iteration), default=min(known))
             values[name] = known[near]
             sources[name] = _named(known) if len(set(known.values())) == 1 else f"iteration {near}"
             assumed += [name] * (name != "global_batch_size")
-    samples = {at: one.consumed_samples for at, one in sound.items() if one.consumed_samples is not None}
+    samples = {at: document.consumed_samples for at, document in sound.items() if document.consumed_samples is not None}
     size = values.get("global_batch_size")
-    if samples and size and all(count == at * size for at, count in samples.items()):
+    if size and all(count == at * size for at, count in samples.items()):
         values["consumed_samples"] = iteration * int(size)
         sources["consumed_samples"] = f"the iteration and global_batch_size, as in {_named(samples)}"
     for name in ("loss_scale", "consumed_samples", "ckpt_status"):
-        if sound and all(getattr(one, name) is None for one in sound.values()):
+        if sound and all(getattr(document, name) is None for document in sound.values()):
             values[name], sources[name] = None, f"null, as in {_named(sound)}"
-    members = max((one.members for one in sound.values()), key=len, default=()) or MEMBERS
+    members = max((document.members for document in sound.values()), key=len, default=()) or MEMBERS
     unknown = tuple(name for name in members if name not in values)
-    found = None
-    if not any(name in unknown for name in REQUIRED) and {*REQUIRED} <= {*members}:
-        found = CommonInfo(**values, members=members)  # type: ignore[arg-type]
+    common = None
+    if all(name in members and name in values for name in REQUIRED):
+        common = CommonInfo(**values, members=members)  # type: ignore[arg-type]
     return RebuiltCommon(
-        common=found,
+        common=common,
         sources=tuple((name, sources[name]) for name in members if name in sources),
         assumed=tuple(assumed),
         unknown=unknown,
@@ -372,12 +374,12 @@ def rebuild_common(
 def _epochs(iteration: int, others: Mapping[int, CommonInfo]) -> range:
     """Return the epochs that the iteration may be of, by the steps per epoch that fit all other iterations."""
     least, most = 1, _LARGEST
-    for at, one in others.items():
-        if not one.epoch_num or at < 1:
+    for at, document in others.items():
+        if not document.epoch_num or at < 1:
             return range(0)
-        least = max(least, -(-at // one.epoch_num))
-        if one.epoch_num > 1:
-            most = min(most, (at - 1) // (one.epoch_num - 1))
+        least = max(least, -(-at // document.epoch_num))
+        if document.epoch_num > 1:
+            most = min(most, (at - 1) // (document.epoch_num - 1))
     if least > most or not others or iteration < 1:
         return range(0)
     return range(-(-iteration // most), -(-iteration // least) + 1)
@@ -385,8 +387,9 @@ def _epochs(iteration: int, others: Mapping[int, CommonInfo]) -> range:
 
 def _whole_epochs(others: Mapping[int, CommonInfo]) -> int:
     """Return the steps per epoch where several iterations were all saved at the end of an epoch, else 0."""
-    steps = {at // one.epoch_num if one.epoch_num and at % one.epoch_num == 0 else 0 for at, one in others.items()}
-    return steps.pop() if len(steps) == 1 and len({one.epoch_num for one in others.values()}) > 1 else 0
+    epochs = {at: document.epoch_num for at, document in others.items()}
+    steps = {at // epoch if epoch and at % epoch == 0 else 0 for at, epoch in epochs.items()}
+    return steps.pop() if len(steps) == 1 and len(set(epochs.values())) > 1 else 0
 
 
 def _named(iterations: Mapping[int, object]) -> str:

@@ -61,8 +61,6 @@ def cover(target: Box, boxes: Iterable[Box]) -> tuple[list[tuple[int, Box]], lis
                 pieces.append((index, shared))
                 rest += subtract(part, shared)
         left = rest
-        if not left:
-            break
     return pieces, left
 
 

@@ -88,18 +88,18 @@ def _origin(manifest: Manifest | None) -> RunStep | None:
 
 
 def _of_steps(steps: Sequence[Mapping[int, Manifest]]) -> SeenLocal:
-    compared = [(place, _difference(held)) for place, held in enumerate(steps) if len(held) > 1]
+    compared = [(place, _difference(members)) for place, members in enumerate(steps) if len(members) > 1]
     if not compared:
-        recorded = any(_has_compared(one) for held in steps for one in held.values())
+        recorded = any(_has_compared(manifest) for members in steps for manifest in members.values())
         return NOTHING_SEEN if recorded else NOT_COMPARED
     place, newest = compared[-1]
     earlier = [difference for _, difference in compared[:-1]]
     lasting = newest if place + 1 < len(steps) else newest.intersection(frozenset().union(*earlier))
-    held = steps[place]
-    if not lasting or _share_nothing(held, newest):
+    members = steps[place]
+    if not lasting or _share_nothing(members, newest):
         return NOTHING_SEEN
-    first = next(iter(held.values()))
-    return SeenLocal(lasting, first.step, tuple(sorted(held)))
+    first = next(iter(members.values()))
+    return SeenLocal(lasting, first.step, tuple(sorted(members)))
 
 
 def _has_compared(manifest: Manifest) -> bool:
@@ -117,6 +117,8 @@ def _difference(held: Mapping[int, Manifest]) -> frozenset[str]:
     return frozenset(name for name, found in digests.items() if len(found) > 1)
 
 
-def _share_nothing(held: Mapping[int, Manifest], names: frozenset[str]) -> bool:
-    elements = {one.name: prod(one.shape) for manifest in held.values() for one in manifest.parameters}
+def _share_nothing(members: Mapping[int, Manifest], names: frozenset[str]) -> bool:
+    elements = {
+        parameter.name: prod(parameter.shape) for manifest in members.values() for parameter in manifest.parameters
+    }
     return share_nothing(elements, names)

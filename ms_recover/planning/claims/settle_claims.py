@@ -56,6 +56,7 @@ def settle_claims(
     """
     if word.groups:
         slices = [file for file in slices if file.manifest is None or file.manifest.provenance.evidence != "operator"]
+    # What training stated goes before what layouts say: the lists that its manifests contradict are left out first.
     unstated = _against_manifests(lists, slices)
     lists = [file for file in lists if file.path not in unstated]
     alike = stages.families
@@ -68,6 +69,7 @@ def settle_claims(
     trials: tuple[SliceFile, ...] = ()
     settled = {rank for ranks in word.groups for rank in ranks}
     settled.update(rank for file in lists if file.place is None and file.info for rank in file.info.sorted_ranks)
+    # Neither votes nor manifests decided: the contents of slices may, else neither side is believed.
     if wrong:
         contested = find_contested(wrong, stages, slices, contents, settled)
         groups, trials = contested.split(groups), contested.trials
@@ -120,7 +122,7 @@ def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) 
             continue
         if not manifest.recovered or manifest.provenance.evidence == "manifest":
             stated[file.rank].add(each_once(manifest.group))
-    found: dict[str, str] = {}
+    contradicted: dict[str, str] = {}
     verdicts: dict[Group, str | None] = {}
     for listing in lists:
         ranks = listing.info.sorted_ranks if listing.info is not None else ()
@@ -135,8 +137,8 @@ def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) 
             )
         why = verdicts[ranks]
         if why is not None:
-            found[listing.path] = why
-    return found
+            contradicted[listing.path] = why
+    return contradicted
 
 
 def _outvoted(
@@ -184,7 +186,7 @@ def _contradictions(
     that they leave out may differ. Without slices it does not: a manifest that was written where no rank list was
     names its own rank only.
     """
-    found: dict[Group, str] = {}
+    reasons: dict[Group, str] = {}
     names_all = cache(lambda stage: stages.names_all(stage, slices))
     for group in dict.fromkeys(groups):
         if alike.keys().isdisjoint(group):
@@ -195,10 +197,10 @@ def _contradictions(
         odd = next((rank for rank in group if rank not in same), None)
         if odd is not None:
             parameter = stages.cuts_between(first, odd)[0].layout.parameter
-            found[group] = (
+            reasons[group] = (
                 f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
         elif slices and len(group) < len(same) and names_all(stages.of(first)):
             other = min(same.difference(group))
-            found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
-    return found
+            reasons[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
+    return reasons

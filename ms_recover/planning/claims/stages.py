@@ -161,10 +161,10 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: Map
         kinds.sort(key=len, reverse=True)
         against = [file for kind in kinds[1:] for file in kind] + misfits[stage]
         if 2 * len(against) >= len(kinds[0]):
-            one, other = kinds[0][0].path, against[0].path
+            first, odd = kinds[0][0].path, against[0].path
             if against[0] in misfits[stage]:
-                return Stages(problem=f"{one} makes ranks of one stage of {devices}, {other} is of another stage")
-            return Stages(problem=f"{one} and {other} are of one stage and cut parameters differently")
+                return Stages(problem=f"{first} makes ranks of one stage of {devices}, {odd} is of another stage")
+            return Stages(problem=f"{first} and {odd} are of one stage and cut parameters differently")
         plain = min(kinds[0], key=lambda file: file.strategy.names_shapes)
         layouts[stage] = _with_split_states({layout.parameter: layout for layout in plain.strategy.layouts})
         paths[stage] = kinds[0][0].path
@@ -220,6 +220,8 @@ def _cut_the_same(one: StrategyFile, other: StrategyFile) -> bool:
 def _flat(file: StrategyFile) -> list[Layout]:
     layouts = []
     for layout in file.strategy.layouts:
-        axes = tuple(((axis,) if axis is not None else ()) for one in layout.tensor_map for axis in one or (None,))
+        axes = tuple(
+            ((axis,) if axis is not None else ()) for axes_of in layout.tensor_map for axis in axes_of or (None,)
+        )
         layouts.append(replace(layout, tensor_map=axes, tensor_shape=()))
     return layouts

@@ -99,8 +99,8 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
                     f"{text} says that ranks {rank} and {odd} hold the same slice, but {path} lists {list(known)} for "
                     f"rank {rank}: {_WHAT_NEXT}"
                 )
-            if word.complete and len(known) > len(ranks):
-                other = next(rank for rank in known if rank not in ranks)
+            other = next((rank for rank in known if rank not in ranks), None)
+            if word.complete and other is not None:
                 raise ContradictionError(
                     f"{text} says that ranks {rank} and {other} hold different slices, but {path} lists {list(known)} "
                     f"for rank {rank}: {_WHAT_NEXT}"

@@ -130,6 +130,19 @@ def test_every_verb_has_a_typed_signature_and_names_its_errors():
         assert "Raises\n" in verb.__doc__ or "errors as there" in verb.__doc__, name
 
 
+def test_by_default_everything_is_written_whole_and_read_back():
+    defaults = {
+        (name, parameter.name): parameter.default
+        for name in sorted({*api.__all__} - {"SeveralTrees"})
+        for parameter in inspect.signature(getattr(api, name)).parameters.values()
+        if isinstance(parameter.default, bool)
+    }
+    assert {choice for choice, default in defaults.items() if default} == {
+        *((verb, "verify") for verb in ("apply", "complete", "complete_iteration", "reshard")),
+        ("inspect", "crc"),
+    }
+
+
 def test_the_package_has_the_verbs():
     for name in ("apply", "audit", "copy", "describe", "history", "measure", "plan", "reshard", "verify"):
         assert getattr(ms_recover, name) is getattr(api, name)

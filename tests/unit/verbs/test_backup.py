@@ -180,10 +180,31 @@ def test_a_slice_with_a_manifest_is_read_when_it_is_sent_and_not_before(tree, tm
     assert sum(sent) - outcome.bytes == (0 if sealed else sum(slice_sizes(tree)))
 
 
-def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_dry_run_reads_each_slice_once_or_each_contents_where_manifests_say_which_are_equal(tree, tmp_path, sealed):
+    """Each contents is that of two slices."""
+    if sealed:
+        save_manifests(tree)
+    read = []
+    copy(tree, str(tmp_path / "backup"), dry_run=True, progress=read.append)
+    assert sum(read) == sum(slice_sizes(tree)) // (2 if sealed else 1)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_slice_that_is_not_what_its_manifest_says_makes_the_step_before_it_the_one_to_copy(tmp_path, dry_run):
     tree = make_tree(tmp_path / "tree", data_parallel=1, steps=(Step(1, 8), Step(2, 8)))
     save_manifests(tree)
     flip_a_bit(tree / "ckpt_dir1" / "test-2_8.ckpt")
+    assert copy(tree, str(tmp_path / "backup"), dry_run=dry_run).step == Step(1, 8)
+
+
+def test_a_step_that_is_not_whole_is_left_for_the_one_before_by_what_was_read_of_it(tmp_path):
+    """The slice of rank 0 is gone, and the only other one of its group is not what its manifest says."""
+    tree = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=1, steps=(Step(1, 8), Step(2, 8)))
+    save_manifests(tree)
+    flip_a_bit(tree / "ckpt_dir1" / "test-2_8.ckpt")
+    for name in ("test-2_8.ckpt", "test-2_8.ckpt.manifest.json"):
+        (tree / "ckpt_dir0" / name).unlink()
     assert copy(tree, str(tmp_path / "backup")).step == Step(1, 8)
 
 
@@ -206,6 +227,17 @@ def test_a_slice_that_is_kept_against_its_replicas_is_not_proven(tmp_path):
     save_manifests(tree)
     assert {rank.verdict for rank in api.plan(api.scan(tree)).ranks} == {"keep"}
     with pytest.raises(VerificationError, match=r"is not proven: ckpt_dir1/test-1_8\.ckpt suspect"):
+        copy(tree, str(tmp_path / "backup"))
+
+
+def test_a_slice_that_its_manifest_alone_makes_odd_is_judged_by_its_bytes(tmp_path):
+    """Its manifest is of other contents; it has those of its replicas."""
+    tree = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=1)
+    path = tree / "ckpt_dir1" / "test-1_8.ckpt"
+    flip_a_bit(path)
+    save_manifests(tree)
+    flip_a_bit(path)
+    with pytest.raises(UnrecoverableError, match=r"nothing was copied: rank 1: ckpt_dir1/test-1_8\.ckpt: its contents"):
         copy(tree, str(tmp_path / "backup"))
 
 
@@ -409,6 +441,25 @@ def test_a_damaged_state_is_left_behind(tree, tmp_path, caplog):
     assert not Path(f"{tmp_path}/new/ckpt_dir1/test-1_8.ckpt{STATE_SUFFIX}").exists()
 
 
+@pytest.mark.parametrize("state", ["sound", "damaged", "missing", "none"])
+def test_a_state_is_copied_where_it_is_the_one_that_the_manifest_names(tree, tmp_path, state):
+    save_manifests(tree)
+    path = tree / "ckpt_dir1/test-1_8.ckpt"
+    digest = write_state(str(path), encode_state({"scale": 2.0}))
+    lying = Path(f"{path}{STATE_SUFFIX}")
+    manifest = read_manifest(f"{path}.manifest.json")
+    named = TrainingRecord(started=1, state_digest=digest if state != "none" else None)
+    write_manifest(str(path), replace(manifest, training=named))
+    if state == "damaged":
+        lying.chmod(0o600)
+        lying.write_bytes(b"something else")
+    elif state == "missing":
+        lying.unlink()
+    copy(tree, str(tmp_path / "backup"))
+    copied = [file.path for file in read_index(str(tmp_path / "backup")).files if file.path.endswith(STATE_SUFFIX)]
+    assert copied == ([f"ckpt_dir1/{lying.name}"] if state == "sound" else [])
+
+
 def test_another_node_gives_an_empty_folder_nothing_without_ranks(tree, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"holds no slice.*--ranks, 0-3 for all"):
         restore(tmp_path / "new", str(tree))
@@ -440,3 +491,32 @@ def test_a_backup_without_a_whole_step_says_so(tree, tmp_path):
     shutil.rmtree(tmp_path / "backup/steps")
     with pytest.raises(MissingInputError, match=r"a backup in which no step is whole: run recover-ckpt copy again"):
         api.scan(tmp_path / "backup")
+
+
+def test_what_is_sent_is_presumed_to_be_right_unless_all_is_to_be_read(tree, tmp_path):
+    save_manifests(tree)
+    for verify, before in ((None, 0), (False, 0), (True, sum(slice_sizes(tree)))):
+        sent = []
+        outcome = copy(tree, str(tmp_path / f"backup {verify}"), verify=verify, progress=sent.append)
+        assert sum(sent) - outcome.bytes == before, verify
+
+
+def test_ranks_without_a_source_alone_are_why_no_step_is_proven(tree, tmp_path):
+    for rank in (1, 3):
+        (tree / f"ckpt_dir{rank}" / "test-1_8.ckpt").unlink()
+    with pytest.raises(UnrecoverableError, match=r"is proven, nothing was copied: rank 1: .*, rank 3: ") as caught:
+        copy(tree, str(tmp_path / "backup"))
+    assert not any(f"rank {rank}: " in str(caught.value) for rank in (0, 2))
+
+
+@pytest.mark.parametrize("prefix", ["test", "old"])
+def test_a_damaged_slice_of_an_older_run_keeps_no_step_from_being_copied(tree, tmp_path, prefix):
+    save_manifests(tree)
+    other = tree / "ckpt_dir1" / f"{prefix}_1-1_8.ckpt"
+    other.write_bytes(b"damaged")
+    os.utime(other, ns=(1, 1))
+    outcome = copy(tree, str(tmp_path / "backup"))
+    assert outcome.step == Step(1, 8)
+    copied = {file.path for file in read_index(str(tmp_path / "backup")).files}
+    assert {f"ckpt_dir{rank}/test-1_8.ckpt" for rank in range(4)} <= copied
+    assert f"ckpt_dir1/{other.name}" not in copied

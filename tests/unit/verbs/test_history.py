@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ms_recover import api
+from ms_recover.errors import MissingInputError
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.verbs.history import history
+from tests.support.inventories import tree
 from tests.support.iteration_trees import unpack
 
 MANIFESTS_ONLY = ScanOptions(headers=False)
@@ -15,9 +18,9 @@ MANIFESTS_ONLY = ScanOptions(headers=False)
 
 def sealed(tmp_path):
     """Return the inventory of a MindFormers tree with manifests."""
-    tree = unpack("dp2_mp4", tmp_path / "tree")
-    api.seal(api.scan(tree))
-    return api.scan(tree, MANIFESTS_ONLY)
+    root = unpack("dp2_mp4", tmp_path / "tree")
+    api.seal(api.scan(root))
+    return api.scan(root, MANIFESTS_ONLY)
 
 
 def changed(inventory, rank, number, name):
@@ -73,3 +76,17 @@ def test_slices_are_read_where_that_is_asked_for_alone(tmp_path, read):
     found = history(inventory, progress=seen.append, **({"read": True} if read else {}))
     assert (found.read, found.read_bytes > 0) == (read, read)
     assert sum(seen) == found.read_bytes
+
+
+def test_of_a_tree_that_is_named_no_slice_is_opened(tmp_path):
+    expected = history(sealed(tmp_path))
+    for path in (tmp_path / "tree").rglob("*.safetensors"):
+        path.chmod(0o600)
+        path.write_bytes(b"\0" * path.stat().st_size)
+    assert history(tmp_path / "tree") == expected
+
+
+@pytest.mark.parametrize("empty", [Inventory(root="/tree"), tree([], {0: [0, 1], 1: [0, 1]})], ids=["all", "slices"])
+def test_a_tree_without_slices_and_manifests_has_no_history(empty):
+    with pytest.raises(MissingInputError, match="no slice and no manifest"):
+        history(empty)

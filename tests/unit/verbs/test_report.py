@@ -7,7 +7,7 @@ import pytest
 from ms_recover import api
 from ms_recover.model.options import AuditOptions, PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.model.topology import Topology
+from ms_recover.model.topology import UNKNOWN, Topology
 from ms_recover.planning.plan.planner import plan_choice
 from ms_recover.testing.trees import make_tree, save_manifests
 from ms_recover.verbs.audit import audit
@@ -87,3 +87,27 @@ def test_figures_of_clean_steps_count_losses_at_all_steps(tmp_path):
         measure(inventory, topology=HOSTS).host_losses,
         audit(inventory, PlanOptions(quick=True), HOSTS).single_copy_bytes,
     )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "level", "words"),
+    [
+        (("a", "a", "b", "b"), HOST, []),
+        (("a", "a", UNKNOWN, "b"), "rank", ["nothing names the hosts of rank 2."]),
+        ((UNKNOWN, "a", UNKNOWN, UNKNOWN), "rank", ["nothing names the hosts of ranks 0, 2-3."]),
+    ],
+)
+def test_an_audit_counts_hosts_where_that_of_every_rank_is_known(hosts, level, words):
+    inventory = tree([slice_file(rank) for rank in range(4)], pairs(4))
+    report = describe(inventory, PlanOptions(quick=True), Topology(("host",), (hosts,), "a hostfile"))
+    assert [one.name for one in report.audit.levels] == [level]
+    assert [text.partition(": ")[2] for text in report.missing] == words
+
+
+def test_a_report_says_why_it_has_no_audit_and_no_history():
+    slices = [slice_file(rank, problem="cut") for rank in range(4)]
+    hosts = Topology(("host",), (("a", "b", "c"),), "a hostfile")
+    report = describe(tree(slices, pairs(4)), PlanOptions(quick=True), hosts)
+    assert report.audit is None
+    assert [text.partition(":")[0] for text in report.missing] == ["No audit"]
+    assert "a hostfile places 3 ranks, and the job has 4" in report.missing[0]

@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from ms_recover.errors import UsageError
+from ms_recover import api
+from ms_recover.errors import UnrecoverableError, UsageError
 from ms_recover.model.axes import Axes
 from ms_recover.model.inventory import Inventory, StrategyFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.reshard.actions import paths_taken
 from ms_recover.verbs.reshard import plan_reshard
-from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.inventories import NAMES, OLDER, STEP, pairs, slice_file, tree
+from tests.support.iterations import Job, write_job
 
 LAYOUTS = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
 
@@ -119,3 +124,66 @@ def test_a_full_checkpoint_is_dealt_out_to_files_of_a_size(shard_size: int, held
     ends = [f"-{number:05}-of-{len(held):05}.ckpt" if held[1:] else ".ckpt" for number in range(1, len(held) + 1)]
     assert [file.target.endswith(end) for file, end in zip(plan.files, ends, strict=True)] == [True] * len(held)
     assert all(file.group == (0,) for file in plan.files)
+
+
+def test_slices_are_read_that_bytes_are_taken_from_and_no_others_where_manifests_are_verdicts(tmp_path) -> None:
+    source = np.random.default_rng(1)
+    tensors = {
+        name: CutTensor("Float32", source.random((8, 4), np.float32), cut_layout(name, (2, 2), (0,), ()))
+        for name in NAMES[:2]
+    }
+    root = make_cut_tree(tmp_path / "tree", tensors, 4, steps=[STEP], manifests=True, groups=pairs(4))
+    inventory, read = api.scan(root), []
+    wanted = ReshardOptions(axes=Axes.parse("dp=1,tp=2"))
+    plan = plan_reshard(inventory, tmp_path / "out", wanted, progress=read.append)
+    taken = paths_taken(plan)
+    assert plan.complete
+    assert len(taken) == 2
+    assert sum(read) == sum(file.size for file in inventory.slices if file.path in taken)
+    damaged = root / min(taken)
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"else")
+    assert min(taken) not in paths_taken(plan_reshard(api.scan(root), tmp_path / "out", wanted))
+    read.clear()
+    for path in root.rglob("*.manifest.json"):
+        path.unlink()
+    inventory = api.scan(root)
+    plan_reshard(inventory, tmp_path / "out", wanted, progress=read.append)
+    assert sum(read) == sum(file.size for file in inventory.slices)
+
+
+def test_a_tree_of_which_every_slice_is_declared_lost_has_no_step_to_cut() -> None:
+    with pytest.raises(UnrecoverableError, match="every slice of it is of a rank that is declared lost"):
+        planned(EVERY[2], lost=frozenset({2}))
+
+
+def test_a_folder_is_written_unless_it_is_a_dry_run(tmp_path, monkeypatch) -> None:
+    layout = cut_layout(NAMES[0], (2, 2), (0,), ())
+    tensors = {NAMES[0]: CutTensor("Float32", np.arange(32, dtype=np.float32).reshape(8, 4), layout)}
+    root = make_cut_tree(tmp_path / "tree", tensors, 4, steps=[STEP], groups=pairs(4))
+    monkeypatch.chdir(tmp_path)
+    plan = plan_reshard(api.scan(root), "out", ReshardOptions(axes=Axes.parse("dp=1,tp=2")))
+    assert plan.output == str(tmp_path / "out")
+    foreseen = api.reshard(plan, dry_run=True)
+    assert not (tmp_path / "out").exists()
+    done = api.reshard(plan)
+    assert (done.exit_code, foreseen.exit_code) == (0, 0)
+    assert sorted(path.name for path in (tmp_path / "out").glob("ckpt_dir*")) == ["ckpt_dir0", "ckpt_dir1"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "form"),
+    [
+        ({"axes": Axes.parse("dp=1,tp=2")}, "mindformers"),
+        ({"axes": Axes.parse("dp=1,tp=2"), "form": "safetensors"}, "safetensors"),
+        (
+            {"axes": Axes.parse("dp=1,tp=2"), "pattern": "rank_{rank}/{prefix}-{epoch}_{step}.safetensors"},
+            "safetensors",
+        ),
+        ({"full": True}, "safetensors"),
+    ],
+)
+def test_iterations_stay_iterations_unless_the_output_is_to_be_another(tmp_path, wanted, form) -> None:
+    inventory = api.scan(write_job(tmp_path / "tree", Job(layers=1, adapter=False)))
+    plan = plan_reshard(inventory, tmp_path / "out", ReshardOptions(**wanted), PlanOptions(quick=True))
+    assert (plan.form, plan.complete) == (form, True)

@@ -1,5 +1,6 @@
 """The verbs over the disks of several nodes, with workers that are threads of this process."""
 
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -11,7 +12,16 @@ from ms_recover import api
 from ms_recover.engine import open_engine
 from ms_recover.engine.engine import LocalEngine, Task
 from ms_recover.engine.nodes import find_shared
-from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
+from ms_recover.errors import (
+    ContradictionError,
+    MissingInputError,
+    MsRecoverError,
+    OlderStepError,
+    UnrecoverableError,
+    UsageError,
+    VerificationError,
+)
+from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.record import record
 from ms_recover.model.options import PlanOptions, ScanOptions
@@ -124,6 +134,24 @@ def test_a_node_that_lost_everything_gets_it_back(tree, whole, disks, gone):
     assert sorted(path.name for path in disks["n3"].iterdir()) == ["ckpt_dir4", "ckpt_dir5"]
 
 
+def test_a_slice_alone_comes_back_where_nothing_else_of_its_rank_is_lost(tree, whole, disks):
+    (disks["n2"] / "ckpt_dir3" / NAME).unlink()
+    made, _ = tree.plan(tree.scan())
+    done = tree.apply(made)
+    assert (done.exit_code, [(one.rank, one.status) for one in done.results]) == (0, [(3, "copied")])
+    assert (disks["n2"] / "ckpt_dir3" / NAME).read_bytes() == (whole / "ckpt_dir3" / NAME).read_bytes()
+
+
+def test_a_rank_list_alone_comes_back(tree, whole, disks):
+    lost = disks["n2"] / "ckpt_dir3" / "group_info.pb"
+    lost.unlink()
+    made, _ = tree.plan(tree.scan())
+    assert (made.actions, len(made.group_files)) == ((), 1)
+    done = tree.apply(made)
+    assert (done.exit_code, done.group_files) == (0, ("ckpt_dir3/group_info.pb",))
+    assert api.scan(disks["n2"]).group_files[1].info.sorted_ranks == (1, 3, 5, 7)
+
+
 def test_slices_are_composed_from_parts_on_other_nodes(tmp_path):
     """Every part of a slice is on two of four ranks, and no other rank holds all of it."""
     source, matrix = np.random.default_rng(7), (2, 2)
@@ -221,6 +249,21 @@ def test_a_plan_that_is_stale_is_refused(tree, disks):
     tree.scan()
     with pytest.raises(VerificationError, match="plan again"):
         tree.check(made)
+    for action in made.actions:
+        for replica in action.replicas:
+            (disks[f"n{replica.rank // 2 + 1}"] / replica.path).unlink()
+    tree.scan()
+    with pytest.raises(MissingInputError, match="is on no node"):
+        tree.check(made)
+
+
+def test_a_plan_that_goes_back_is_refused_where_the_newest_step_is_required(tree, disks):
+    for rank in (1, 3, 5, 7):
+        (disks[f"n{rank // 2 + 1}"] / f"ckpt_dir{rank}" / NAME).unlink()
+    inventory = tree.scan()
+    assert tree.plan(inventory)[0].step == Step(1, 4)
+    with pytest.raises(OlderStepError):
+        tree.plan(inventory, PlanOptions(require_newest=True))
 
 
 def test_a_tree_without_slices_is_missing(tmp_path):
@@ -333,3 +376,78 @@ def test_each_node_says_what_is_in_the_way_of_its_part_and_follows_links_where_i
     assert made.obstacles == ()
     assert homes.apply(made).exit_code == 0
     assert (disk / "ckpt_dir2" / NAME).read_bytes() == (disks["n1"] / "ckpt_dir0" / NAME).read_bytes()
+
+
+def test_documents_are_written_on_the_nodes_alone_that_have_slices(tmp_path):
+    there = unpack("dp2_mp4", tmp_path / "n1" / "ckpt")
+    (tmp_path / "n2" / "ckpt").mkdir(parents=True)
+    common = there / "iteration_00000200" / "common.json"
+    lost = common.read_bytes()
+    common.unlink()
+    with LocalEngine(workers={name: {"/data": str(tmp_path / name)} for name in ("n1", "n2")}) as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        assert [write.target for write in made.documents] == ["iteration_00000200/common.json"]
+        done = tree.apply(made)
+        assert (done.exit_code, done.documents) == (0, ("iteration_00000200/common.json",))
+        assert common.read_bytes() == lost
+        assert not list((tmp_path / "n2" / "ckpt").iterdir())
+        common.unlink()
+        made, _ = tree.plan(tree.scan())
+        common.mkdir()
+        done = tree.apply(made)
+    assert (done.documents, [error.partition(": ")[0] for error in done.errors]) == ((), ["n1"])
+    assert done.exit_code
+
+
+def test_a_plan_without_a_step_is_not_carried_out(tree, disks):
+    for name, rank in (("n1", 1), ("n2", 3), ("n3", 5), ("n4", 7)):
+        for path in (disks[name] / f"ckpt_dir{rank}").glob("*.ckpt"):
+            path.unlink()
+    made, _ = tree.plan(tree.scan())
+    assert made.step is None
+    for refused in (tree.check, tree.apply):
+        with pytest.raises(UnrecoverableError):
+            refused(made)
+
+
+def test_slices_are_sealed_on_their_nodes_and_named_once(tree, disks):
+    sealed, found = api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)
+    paths = {f"ckpt_dir{rank}/test-1_{step}.ckpt" for rank in range(8) for step in (4, 8)}
+    assert (set(sealed), len(sealed)) == (paths, 16)
+    assert found.ok
+    assert read_manifest(disks["n2"] / "ckpt_dir2" / f"{NAME}.manifest.json").group == (0, 2, 4, 6)
+    manifest = disks["n2"] / "ckpt_dir2" / f"{NAME}.manifest.json"
+    manifest.unlink()
+    assert api.seal(tree.scan(), read=tree.read, write=tree.write_manifests)[0] == (f"ckpt_dir2/{NAME}",)
+    assert manifest.exists()
+
+
+def test_what_survives_of_a_lost_slice_is_written_where_that_is_asked_for(tmp_path):
+    """Ranks 0 and 1 hold the same rows, and 0 and 2 the same columns; both of the rows are lost."""
+    source, matrix = np.random.default_rng(7), (2, 2)
+    rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", matrix, (1,), ()))
+    columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", matrix, (), (0,)))
+    whole = make_cut_tree(tmp_path / "whole", {"rows": rows, "columns": columns}, 4, manifests=True)
+    disks = Disks(tmp_path / "disks", whole)
+    for name, rank in (("n1", 0), ("n2", 1)):
+        (disks[name] / f"ckpt_dir{rank}" / NAME).unlink()
+    with disks.engine() as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        assert (made.step, sorted(action.rank for action in made.partials)) == (None, [0, 1])
+        done = tree.apply(made, partial=True)
+    assert done.exit_code == UnrecoverableError.exit_code
+    assert all((disks[name] / one.target).exists() for name, one in zip(("n1", "n2"), done.results, strict=True))
+    assert not (disks["n1"] / "ckpt_dir0" / NAME).exists()
+
+
+def test_defaults_are_those_of_the_verbs_of_one_tree():
+    def defaults(function):
+        return {name: one.default for name, one in inspect.signature(function).parameters.items()}
+
+    for name in ("scan", "plan", "apply"):
+        ours, theirs = defaults(getattr(SpreadTree, name)), defaults(getattr(api, name))
+        shared = ours.keys() & theirs.keys() - {"jobs"}
+        assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
+    assert defaults(SpreadTree.read)["from_device"] is defaults(api.verify)["deep"] is False

@@ -5,7 +5,7 @@ import pytest
 from ms_recover.errors import UsageError
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.axes import DEFAULT_ORDER, Axes, parse_order
-from ms_recover.planning.claims.axes import count_ranks, same_by_axes
+from ms_recover.planning.claims.axes import count_ranks, kinds_by_axes, same_by_axes, tensor_groups
 from tests.conftest import FIXTURES
 
 
@@ -114,3 +114,43 @@ def test_optimizer_shards_leave_what_they_divide(text, shards, expected):
 def test_with_experts_and_context_parallel_ranks_shards_leave_no_two_ranks_surely_alike(text, shards, alone):
     found = groups(text, shards=shards)
     assert all(len(one) == 1 for one in found) == alone
+
+
+SINGLES = ((0,), (1,), (2,), (3,))
+
+
+@pytest.mark.parametrize(
+    ("text", "shards", "kinds"),
+    [
+        ("dp=4", 0, {"weights": ((0, 1, 2, 3),)}),
+        ("dp=4", -1, {"weights": ((0, 1, 2, 3),), "optimizer states of weights": SINGLES}),
+        ("dp=2,tp=2", 1, {"weights": ((0, 2), (1, 3)), "weights that are not cut": ((0, 1, 2, 3),)}),
+        (
+            "dp=2,tp=2",
+            2,
+            {
+                "weights": ((0, 2), (1, 3)),
+                "optimizer states of weights": SINGLES,
+                "weights that are not cut": ((0, 1, 2, 3),),
+                "optimizer states of weights that are not cut": ((0, 2), (1, 3)),
+            },
+        ),
+        ("dp=4,ep=2", 0, {"weights": ((0, 1, 2, 3),), "experts": ((0, 2), (1, 3))}),
+        ("dp=2,pp=2", 0, {"weights": ((0, 1), (2, 3))}),
+    ],
+)
+def test_each_kind_of_parameter_has_its_groups(text, shards, kinds):
+    assert kinds_by_axes(Axes.parse(text), DEFAULT_ORDER, shards, 4) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "found"),
+    [
+        ("dp=2,tp=2", DEFAULT_ORDER, ((0, 1), (2, 3))),
+        ("dp=2,tp=2", ("dp", "tp"), ((0, 2), (1, 3))),
+        ("dp=2,pp=2", DEFAULT_ORDER, SINGLES),
+        ("tp=4", DEFAULT_ORDER, ((0, 1, 2, 3),)),
+    ],
+)
+def test_tensor_parallel_ranks_differ_in_that_place_alone(text, order, found):
+    assert tensor_groups(Axes.parse(text), order, 4) == found

@@ -18,7 +18,7 @@ from ms_recover.planning.claims.compare_documents import (
 )
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.metadata import expected_files, find_document_stages
-from tests.support.iterations import rank_regions
+from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import TREES, listed_files, metadata_text, parse, truth
 
 REDUNDANT = {"dp2_mp4": False, "dp4_mp2_opt2": False, "dp2_mp2_pp2": False}
@@ -130,17 +130,66 @@ def test_progress_of_another_iteration_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tracked", "complete", "word"),
+    ("tracked", "complete", "words"),
     [
         (200, {100: True, 200: True}, ""),
         (None, {}, ""),
-        (None, {100: True}, "no iteration"),
-        (300, {100: True}, "not there"),
-        (200, {100: True, 200: False}, "not complete"),
-        (100, {100: True, 200: True}, "200 is complete"),
+        (None, {100: False}, ""),
+        (None, {100: True}, "it names no iteration, and the newest complete one is 100"),
+        (300, {100: True}, "it names iteration 300, which is not there; the newest complete one is 100"),
+        (300, {100: False}, "it names iteration 300, which is not there"),
+        (
+            200,
+            {100: True, 200: False},
+            "it names iteration 200, which is not complete; the newest complete one is 100",
+        ),
+        (200, {200: False}, "it names iteration 200, which is not complete"),
+        (100, {100: True, 200: True}, "it names iteration 100, and iteration 200 is complete"),
         (100, {100: True, 200: False}, ""),
     ],
 )
-def test_the_tracker_is_compared_with_the_iterations(tracked: int | None, complete: dict[int, bool], word: str) -> None:
-    assert word in compare_tracker(tracked, complete)
-    assert bool(word) == bool(compare_tracker(tracked, complete))
+def test_the_tracker_is_compared_with_the_iterations(
+    tracked: int | None, complete: dict[int, bool], words: str
+) -> None:
+    assert compare_tracker(tracked, complete) == words
+
+
+def listing(*names: str, problem: str = "") -> ListedFile:
+    return ListedFile(parameters=tuple(Parameter(name, "Int32", (1,), 4) for name in names), problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("files", "unlisted"),
+    [
+        ([listing("x"), listing("x"), listing("x")], ["x"]),
+        ([listing("x"), listing("x"), listing()], ["x"]),
+        ([listing("x"), listing()], []),
+        ([listing("x"), listing("y")], []),
+        ([listing("y", "x"), listing("x", "y")], ["x", "y"]),
+        ([listing(), listing("x", problem="cut"), listing("x", problem="cut")], []),
+        ([listing("x"), listing(problem="cut"), listing(problem="cut")], ["x"]),
+    ],
+)
+def test_what_most_sound_files_have_beyond_metadata_is_theirs(files: list[ListedFile], unlisted: list[str]) -> None:
+    """Each file is one of its kind; the others are missing. Parameters that metadata lists are none of these."""
+    metadata = parse(metadata_text("dp2_mp4"))
+    for kind in ("model", "opt"):
+        names = sorted(name for name, file in expected_files(metadata).items() if file.name.kind == kind)
+        listed = next(iter(expected_files(metadata)[names[0]].parameters))
+        present = {
+            name: replace(file, parameters=(*file.parameters, listed)) for name, file in zip(names, files, strict=False)
+        }
+        found = find_unlisted(metadata, present)
+        assert [parameter.name for parameter in found[kind]] == unlisted
+        assert found["opt" if kind == "model" else "model"] == (() if kind == "opt" else (GLOBAL_STEP,))
+
+
+@pytest.mark.parametrize(
+    ("job", "counts"),
+    [(Job(), True), (Job(remove_redundancy=True), False), (Job(optimizer=False), False)],
+    ids=["whole", "without redundancy", "without the optimizer"],
+)
+def test_without_a_sound_optimizer_file_a_save_with_redundancy_has_the_counter_of_steps(job: Job, counts: bool) -> None:
+    metadata = make_metadata(job)
+    for files in ({}, {name: ListedFile(problem="cut") for name in metadata.files}):
+        assert find_unlisted(metadata, files) == {"model": (), "opt": (GLOBAL_STEP,) if counts else ()}

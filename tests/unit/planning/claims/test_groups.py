@@ -81,6 +81,16 @@ def test_many_contradictions_are_counted_not_all_listed():
         merge_groups(files)
 
 
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
+def test_five_contradictions_are_listed(count, more):
+    files = [group_file(rank, [rank + 10]) for rank in range(count)]
+    with pytest.raises(ContradictionError) as caught:
+        merge_groups(files)
+    listed = str(caught.value).partition("contradict each other: ")[2].partition(". They are")[0]
+    assert listed.count("so it is another rank's") == min(count, 5)
+    assert listed.endswith(f"so it is another rank's{more}")
+
+
 def stated(rank, group, run="first", step=STEP):
     file = slice_file(rank, step)
     made = Manifest(
@@ -108,3 +118,13 @@ def test_a_slice_that_another_run_left_does_not_say_who_holds_the_same():
 def test_the_run_of_the_newest_step_states_groups_first():
     older = [stated(rank, (rank,), "a", OLDER) for rank in range(4)]
     assert merge_groups([], [*older, stated(2, (2, 3), "b")]).of(3) == (2, 3)
+
+
+@pytest.mark.parametrize(("more", "group"), [((), None), ((2,), (1, 2))])
+def test_of_lists_that_exclude_each_other_the_one_stands_that_more_manifests_state_or_both(more, group):
+    slices = [stated(0, (0, 1)), stated(1, (1, 2)), *(stated(rank, (1, 2)) for rank in more)]
+    if group is None:
+        with pytest.raises(ContradictionError):
+            merge_groups([], slices)
+        return
+    assert merge_groups([], slices).of(1) == group

@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
-from ms_recover.model.slices import Parameter
+from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.claims.manifest_check import check_manifest, later_groups, uncompared_groups
+from ms_recover.planning.claims.manifest_check import (
+    check_contents,
+    check_listed,
+    check_manifest,
+    later_groups,
+    uncompared_groups,
+)
 from ms_recover.planning.claims.tolerance import Tolerance
 from tests.support.inventories import STEP, slice_file
 
@@ -110,3 +117,67 @@ def test_a_manifest_speaks_against_a_group_unless_a_later_list_or_the_operator_s
     found = check_manifest(file, 4, (0, 2), **how)
     assert (found is not None and "hold the same slice, the rank lists say [0, 2]" in found) == refused
     assert check_manifest(file, 4, None, **how) is None
+
+
+ONE, TWO, OTHER = (Parameter(name, "Float32", shape, 16) for name, shape in (("a", (4,)), ("b", (4,)), ("a", (2, 2))))
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected", "odd"),
+    [
+        ((ONE, TWO), None, None),
+        ((ONE, TWO), (ONE, TWO), None),
+        ((TWO, ONE), (ONE, TWO), None),
+        ((ONE,), (ONE, TWO), "'b'"),
+        ((ONE, TWO), (ONE,), "'b'"),
+        ((OTHER, TWO), (ONE, TWO), "'a'"),
+        ((TWO,), (ONE,), "'b', 'a'"),
+    ],
+)
+def test_a_slice_lists_what_documents_state_in_any_order(listed, expected, odd):
+    file = replace(slice_file(0), parameters=ParameterList(listed))
+    stated = None if expected is None else ParameterList(expected)
+    why = check_listed(file, stated)
+    assert (why and why.partition(": see ")[2]) == odd
+    assert check_listed(file, file.parameters) is None
+    for unread in (replace(file, problem="cut"), replace(file, encryption="AES-GCM")):
+        assert check_listed(unread, stated) is None
+
+
+LISTED = Digests("file", ("1", "2", "3", "4"))
+"""Of the parameters ``a``, ``b``, ``moment1.a`` and ``global_step``."""
+
+
+@pytest.mark.parametrize(
+    ("stated", "read", "why"),
+    [
+        (LISTED, LISTED, None),
+        (LISTED, None, None),
+        (None, LISTED, None),
+        (LISTED, replace(LISTED, parameters=("1", "x", "3", "4"), file="y"), "in 'b'"),
+        (LISTED, replace(LISTED, file="y"), "outside the parameters"),
+        (LISTED, Digests("y", ()), "outside the parameters"),
+        (Digests("x", ()), LISTED, "outside the parameters"),
+    ],
+)
+def test_contents_are_those_of_the_manifest(stated, read, why):
+    file = sealed(0, "file")
+    file = replace(file, manifest=None if stated is None else replace(file.manifest, digests=stated))
+    contents = Contents(digests={file.path: read} if read else {"another": LISTED})
+    found = check_contents(file, contents)
+    assert found == (why and f"its contents are not those of its manifest, {why}")
+    assert check_contents(file, Contents(problems={file.path: "torn"}, digests=contents.digests)) == "torn"
+
+
+def test_nothing_is_wrong_with_contents_that_were_not_read():
+    assert check_contents(sealed(0, "file"), Contents()) is None
+
+
+@pytest.mark.parametrize(
+    ("alike", "later"),
+    [({}, ()), ({0: (0, 2)}, ((0, 2),)), ({0: (0, 2, 4)}, ()), ({0: (0,), 1: (1, 3)}, ()), ({1: (1, 3)}, ())],
+)
+def test_layouts_that_name_the_same_ranks_show_that_a_later_list_of_a_lone_slice_is_its_own(alike, later):
+    slices = [sealed(0, "a")]
+    assert later_groups(slices, GROUPS, alike=alike) == set(later)
+    assert uncompared_groups(slices, GROUPS, alike) == {(0, 2)} - set(later)

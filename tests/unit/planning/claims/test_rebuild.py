@@ -11,8 +11,16 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.claims.compare_documents import ListedFile
-from ms_recover.planning.claims.rebuild import MEMBERS, metadata_from_layouts, rebuild_common, rebuild_metadata
+from ms_recover.planning.claims.compare_documents import GLOBAL_STEP, ListedFile
+from ms_recover.planning.claims.metadata import expected_files
+from ms_recover.planning.claims.rebuild import (
+    MEMBERS,
+    REQUIRED,
+    metadata_from_layouts,
+    only_kinds,
+    rebuild_common,
+    rebuild_metadata,
+)
 from tests.support.iterations import Job, listed, make_common, make_metadata, strategies
 from tests.support.mindformers import DATA, TREES, listed_files, metadata_text, parse
 
@@ -124,6 +132,28 @@ def test_metadata_are_made_of_the_layouts_of_strategy_files(job: Job) -> None:
     assert dict(found.sources)["state_dict_metadata"] == f"layouts: {agreeing}; types and shapes: the files"
 
 
+@pytest.mark.parametrize("job", [Job(), SHARDED, Job(stages=2, dtype="bfloat16")], ids=str)
+def test_metadata_from_layouts_state_what_the_files_list(job: Job) -> None:
+    """Types, shapes and bytes; the counter of steps is in each optimizer file, and in no metadata."""
+    files = listed(make_metadata(job))
+    found = metadata_from_layouts(strategies(job), "strategy.ckpt", files)
+    assert found.metadata
+    expected = expected_files(found.metadata)
+    assert expected.keys() == files.keys()
+    for name, file in files.items():
+        assert set(expected[name].parameters) == {*file.parameters} - {GLOBAL_STEP}
+
+
+def test_an_empty_parameter_and_one_without_dimensions_have_the_bytes_of_their_files() -> None:
+    empty, single = Parameter("empty", "Float32", (0, 4), 0), Parameter("single", "Float16", (), 2)
+    layouts = (Layout("empty", (2,), ((0,), ())), Layout("single", (2,), ()))
+    files = {f"p-model-{rank:07}-{2:07}.safetensors": ListedFile(parameters=(empty, single)) for rank in range(2)}
+    found = metadata_from_layouts({0: Strategy((0,), 1, layouts)}, "strategy.ckpt", files)
+    assert found.metadata
+    for file in expected_files(found.metadata).values():
+        assert set(file.parameters) == {empty, single}
+
+
 def test_parameters_that_are_never_saved_are_left_out_of_metadata_from_layouts() -> None:
     made = make_metadata(Job(stages=2))
     found = metadata_from_layouts(strategies(Job(stages=2)), "strategy.ckpt", listed(made))
@@ -182,7 +212,7 @@ def test_common_info_is_rebuilt_byte_for_byte(tree: str) -> None:
     rebuilt = rebuild_common(200, {100: known}, global_step=200)
     assert rebuilt.common
     assert encode_common(rebuilt.common) == encode_common(make_common(JOBS[tree], 200))
-    assert rebuilt.unknown == ()
+    assert (rebuilt.unknown, rebuilt.problem) == ((), "")
     assert rebuilt.assumed == ("epoch_num", "loss_scale")
     assert dict(rebuilt.sources) == {
         "epoch_num": "iteration 100",
@@ -205,6 +235,9 @@ def common(iteration: int, epoch: int, **more: float | None) -> CommonInfo:
     [
         ({100: 1, 300: 1}, 200, 1),  # at least 300 steps
         ({100: 1, 300: 3}, 200, 2),  # 100 to 149 steps
+        ({100: 1, 300: 3}, 1, 1),
+        ({100: 1, 250: 3}, 0, None),
+        ({1: 1, 300: 3}, 200, 2),  # 100 to 149 steps
         ({100: 100}, 200, 200),  # one step an epoch
         ({50: 1, 149: 3}, 100, 2),  # 50 to 74 steps
         ({100: 1, 300: 2}, 200, None),  # 150 to 299 steps
@@ -255,3 +288,81 @@ def test_common_info_is_not_made_up() -> None:
     ahead = rebuild_common(200, {100: common(100, 1, global_step=50)})
     assert "global_step" in ahead.problem
     assert rebuild_common(200, {100: replace(common(100, 1), members=MEMBERS)}).common is not None
+
+
+@pytest.mark.parametrize("lacking", ["", *REQUIRED])
+def test_common_info_is_made_of_the_members_that_are_required_and_of_no_less(lacking: str) -> None:
+    members = tuple(name for name in REQUIRED if name != lacking)
+    rebuilt = rebuild_common(200, {100: replace(common(100, 1), members=members)})
+    assert (rebuilt.common is None) == bool(lacking)
+
+
+def test_samples_are_counted_where_every_other_iteration_counts_them_by_its_batches() -> None:
+    def samples(*counts: int | None) -> object:
+        others = {100 * at: common(100 * at, 1, consumed_samples=count) for at, count in enumerate(counts, 1)}
+        rebuilt = rebuild_common(50, others, global_step=50)
+        assert rebuilt.common
+        return rebuilt.common.consumed_samples, dict(rebuilt.sources).get("consumed_samples")
+
+    by_size = "the iteration and global_batch_size, as in iteration"
+    assert samples(1600) == (800, f"{by_size} 100")
+    assert samples(1600, 3200) == (800, f"{by_size}s 100, 200")
+    assert samples(1600, None) == (800, f"{by_size} 100")
+    assert samples(1600, 3100) == (None, None)
+    assert samples(None, None) == (None, "null, as in iterations 100, 200")
+
+
+def test_metadata_of_one_kind_of_files_list_its_parameters_in_their_order() -> None:
+    metadata = make_metadata(Job(remove_redundancy=True))
+    assert metadata.order
+    model = only_kinds(metadata, frozenset({"model"}))
+    states = only_kinds(metadata, frozenset({"opt"}))
+    assert model.parameters.keys().isdisjoint(states.parameters)
+    assert {**model.parameters, **states.parameters} == metadata.parameters
+    for part in (model, states):
+        assert part.order == tuple(shard for shard in metadata.order if shard[0] in part.parameters)
+        assert part.stored.keys() == part.parameters.keys()
+    assert only_kinds(metadata, frozenset({"model", "opt"})) is metadata
+
+
+@pytest.mark.parametrize(
+    ("scales", "iteration", "scale", "source"),
+    [
+        ({100: 2.0, 300: 2.0}, 200, 2.0, "iterations 100, 300"),
+        ({100: 2.0, 300: 4.0}, 200, 2.0, "iteration 100"),
+        ({100: 2.0, 300: 4.0}, 400, 4.0, "iteration 300"),
+        ({100: 2.0, 300: 4.0}, 50, 2.0, "iteration 100"),
+        ({100: 2.0, 300: None}, 400, 2.0, "iteration 100"),
+        ({100: None, 300: None}, 200, None, "null, as in iterations 100, 300"),
+    ],
+)
+def test_the_loss_scale_is_that_of_the_iteration_before(
+    scales: dict[int, float | None], iteration: int, scale: float | None, source: str
+) -> None:
+    others = {at: common(at, 1, loss_scale=known) for at, known in scales.items()}
+    rebuilt = rebuild_common(iteration, others, global_step=iteration)
+    assert dict(rebuilt.sources)["loss_scale"] == source
+    assert ("loss_scale" in rebuilt.assumed) == (scale is not None)
+    assert "global_batch_size" not in rebuilt.assumed
+    if rebuilt.common:
+        assert rebuilt.common.loss_scale == scale
+
+
+@pytest.mark.parametrize(("wrong", "more"), [(1, ""), (2, " (1 more)")])
+def test_the_first_contradiction_of_a_file_is_named_and_how_many_there_are(wrong: int, more: str) -> None:
+    files = listed(make_metadata(Job()))
+    extra = Parameter("extra", "Float32", (4,), 16)
+    names = sorted(files)[:wrong]
+    changed = {name: replace(files[name], parameters=(*files[name].parameters, extra)) for name in names}
+    problem = rebuild_metadata(make_metadata(Job()), 300, {**files, **changed}).problem
+    assert problem.startswith(f"the files are not as in iteration 300: {names[0]}: it has 'extra'")
+    assert problem.endswith(f"does not list in it{more}")
+
+
+@pytest.mark.parametrize(
+    ("count", "named"), [(1, "iteration 100"), (4, "iterations 100, 200, 300, 400"), (5, "400 ...")]
+)
+def test_four_iterations_are_named(count: int, named: str) -> None:
+    others = {100 * number: common(100 * number, 1) for number in range(1, count + 1)}
+    source = dict(rebuild_common(50, others).sources)["global_step"]
+    assert source.endswith(f" {named}")

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ms_recover.planning.claims.regions import Grid, intersect, runs_of, volume
+from ms_recover.planning.claims.regions import Grid, cover, intersect, runs_of, volume
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -61,3 +61,25 @@ def test_runs_move_a_part_and_nothing_else_in_as_few_runs_as_it_takes(seed):
     moved = {(start + byte, target + byte) for start, target in runs for byte in range(0, runs.length, size)}
     assert moved == {(places(held)[at], places(wanted)[at]) for at in places(part)}
     assert runs.bytes == volume(part) * size
+    assert all(count > 1 for count, _, _ in runs.loops)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_target_is_covered_by_the_first_boxes_and_what_none_gives_is_left(seed):
+    source = Random(seed)
+    shape = [source.randint(1, 5) for _ in range(source.randint(0, 3))]
+
+    def box():
+        return tuple(tuple(sorted(source.sample(range(size + 1), 2))) for size in shape)
+
+    def elements(of):
+        return set(product(*(range(*side) for side in of)))
+
+    target, boxes = box(), [box() for _ in range(source.randint(0, 4))]
+    pieces, uncovered = cover(target, boxes)
+    giver = {at: number for number, of in reversed([*enumerate(boxes)]) for at in elements(of) & elements(target)}
+    given = [(at, number) for number, piece in pieces for at in elements(piece)]
+    assert sorted(given) == sorted(giver.items())
+    left = [at for of in uncovered for at in elements(of)]
+    assert sorted(left) == sorted(elements(target) - giver.keys())
+    assert all(volume(of) for of in [*uncovered, *(piece for _, piece in pieces)])

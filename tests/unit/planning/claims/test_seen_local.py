@@ -9,7 +9,7 @@ from ms_recover.model.manifest import Digests, RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.rank_local import RESUME_CHOICE
 from ms_recover.model.steps import Step
-from ms_recover.planning.claims.seen_local import find_seen_local
+from ms_recover.planning.claims.seen_local import NOT_COMPARED, find_seen_local
 from tests.support.examples import examples
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
@@ -135,3 +135,26 @@ def test_a_comparison_that_manifests_record_is_not_missed():
 def test_equal_ranks_lend_without_a_word():
     plan = planned(saved(0, 1, ()), saved(1, 1, ()), saved(0, 2, ()))
     assert (plan.actions[0].borrowed, plan.warnings) == ((), ())
+
+
+def test_of_a_rank_that_is_alone_nothing_is_asked():
+    alone = saved(0, 1)
+    alone = replace(alone, manifest=replace(alone.manifest, group=(0,)))
+    assert find_seen_local([alone]) == {}
+
+
+def test_where_one_rank_is_left_at_every_step_nothing_was_compared_unless_training_did():
+    assert find_seen_local([saved(0, 1), saved(0, 2)]) == {("run", (0, 1)): NOT_COMPARED}
+    assert not NOT_COMPARED.compared
+    compared = TrainingRecord(started=1, state_digest="xxh3_128:0")
+    assert find_seen_local([saved(0, 1, training=compared), saved(0, 2)]) == {}
+    assert find_seen_local([saved(0, 1), saved(1, 2)]) == {("run", (0, 1)): NOT_COMPARED}
+    assert find_seen_local([saved(0, 1, own=()), saved(1, 1, own=())]) == {}
+
+
+def test_what_differs_at_every_step_was_compared():
+    files = [saved(rank, number) for rank in (0, 1) for number in (1, 2)]
+    (seen,) = find_seen_local(files).values()
+    assert (seen.names, seen.step, seen.ranks, seen.compared) == (OWN, Step(2, 8), (0, 1), True)
+    older = [replace(file, manifest=replace(file.manifest, training=None)) for file in files]
+    assert set(find_seen_local(older).values()) == {seen}

@@ -1,5 +1,7 @@
 """Layouts of a stage, put together from strategy files."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.inventory import StrategyFile
@@ -7,6 +9,7 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.claims.layouts import cells_of, region_of
 from ms_recover.planning.claims.stages import Stages, find_stages
 from tests.support.inventories import slice_file
+from tests.unit.planning.test_contents import backed
 
 BY_HAND = {"split_shape": (5, 3), "indices_offset": (0, 5)}
 
@@ -59,6 +62,18 @@ def test_where_one_in_three_files_says_otherwise_none_is_used():
     problem = find_stages(files(0, 0, 1), 4, {}).problem
     assert problem is not None
     assert "ckpt_dir2/strategy.ckpt is of another stage" in problem
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_one_file_of_other_cuts_among_many_is_passed_over(odd):
+    other = Strategy((0,), 1, (Layout("words", (4,), ((0,),)),))
+    four = [replace(file, strategy=other) if file.rank == odd else file for file in files(0, 0, 0, 0)]
+    found = find_stages(four, 4, {})
+    assert (found.problem, sorted(found.layouts[0])) == (None, ["other", "words"])
+    assert found.layouts[0]["words"].device_matrix == (2, 2)
+    assert found.paths[0] == f"ckpt_dir{1 if odd == 0 else 0}/strategy.ckpt"
+    three = [file for file in four if file.rank != (odd + 1) % 4]
+    assert "cut parameters differently" in find_stages(three, 4, {}).problem
 
 
 def test_a_file_that_no_manifest_of_its_stage_names_is_not_used_where_they_name_another():
@@ -122,3 +137,60 @@ def test_layouts_name_all_parameters_of_a_stage_where_a_slice_of_another_stage_l
     slices = [slice_file(rank, names=(name,)) for rank, name in lists.items()]
     assert both.names_all(0, slices) == named
     assert both.names_all(1, slices)
+
+
+def test_ranks_of_a_stage_without_layouts_are_of_no_family():
+    both = Stages(2, {0: {}, 1: {"words": Layout("words", (2,), ((),))}}, {})
+    assert both.families == {2: (2, 3), 3: (2, 3)}
+    assert both.replicated == {2, 3}
+    assert both.alike(2, 3)
+    assert not both.alike(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("axes", "ranks"),
+    [
+        ({"words": (0, 1)}, ()),
+        ({"words": (0,)}, (0, 1, 2, 3)),
+        ({"words": (0, 1), "other": (0,)}, (0, 1, 2, 3)),
+        ({}, ()),
+    ],
+)
+def test_ranks_share_a_part_where_another_one_holds_it(axes, ranks):
+    layouts = {name: Layout(name, (2, 2), (over,)) for name, over in axes.items()}
+    assert Stages(4, {0: layouts}, {}).sharing == set(ranks)
+
+
+@pytest.mark.parametrize(
+    ("digest", "covered", "named"), [("this", True, True), ("another", False, False), (None, True, False)]
+)
+def test_a_manifest_says_under_which_strategy_file_a_slice_was_saved(digest, covered, named):
+    known = Stages(2, {}, {}, digests={0: frozenset({"this", "that"})})
+    file = backed(slice_file(1), "a", strategy_digest=digest)
+    assert (known.covers(file), known.is_named_by(file)) == (covered, named)
+    sealed = backed(slice_file(1), "a", origin="sealed by structure", strategy_digest=digest)
+    assert (known.covers(sealed), known.is_named_by(sealed)) == (covered, False)
+    assert (known.covers(slice_file(1)), known.is_named_by(slice_file(1))) == (True, False)
+    other = backed(slice_file(2), "a", strategy_digest=digest)
+    assert (known.covers(other), known.is_named_by(other)) == (True, False)
+
+
+def test_why_it_is_not_known_how_a_rank_is_cut():
+    known = Stages(2, {0: {}}, {0: "strategy.ckpt"})
+    assert [known.why_unknown(rank) for rank in (0, 1)] == [None, None]
+    for rank in (2, 3):
+        assert known.why_unknown(rank) == "no strategy file of its stage (ranks 2 to 3) survived"
+    assert Stages(problem="torn").why_unknown(0) == "torn"
+
+
+def test_a_strategy_file_of_another_world_among_many_is_passed_over():
+    """One of four states stages of two ranks; there are two stages of four."""
+    named = [*files(0, 0, 0), StrategyFile(5, "ckpt_dir5/strategy.ckpt", files(1)[0].strategy, "digest")]
+    small = Strategy((2,), 1, (Layout("words", (2,), ((0,),)),))
+    for odd in range(3):
+        found = find_stages([replace(file, strategy=small) if file.rank == odd else file for file in named], 8, {})
+        assert (found.problem, found.devices, sorted(found.layouts)) == (None, 4, [0, 1])
+        assert found.layouts[0]["words"].device_matrix == (2, 2)
+    two = [replace(file, strategy=small) if file.rank < 2 else file for file in named]
+    assert "state 2 and 4 ranks in a stage, which does not fit 8 ranks" in find_stages(two, 8, {}).problem
+    assert "state 4 ranks in a stage, which does not fit 6 ranks" in find_stages(named, 6, {}).problem
