@@ -117,7 +117,8 @@ def find_experiments(files: Iterable[Named], given: Collection[str] = ()) -> Exp
             bare.add(file.prefix)
         elif file.manifest.training.resumed_from is not None:
             resumed.add(file.prefix)
-    of_others = {base for found in stated.values() for base in found}
+    of_others = {base for names in stated.values() for base in names}
+    # By manifests first; what these leave open is decided by the names that lie side by side.
     bases = {}
     numbered: dict[str, list[str]] = defaultdict(list)
     for prefix in ranks:
@@ -130,9 +131,10 @@ def find_experiments(files: Iterable[Named], given: Collection[str] = ()) -> Exp
             bases[prefix] = base if counts and not said else prefix
         if base != bases[prefix] == prefix and prefix in bare:
             numbered[base].append(prefix)
+    # MindSpore counts the starts in each directory by itself: each rank has one number of a step that all saved.
     for base, prefixes in numbered.items():
-        if len(prefixes) > 1 and sum(len(ranks[one]) for one in prefixes) == len(
-            set().union(*(ranks[one] for one in prefixes))
+        if len(prefixes) > 1 and sum(len(ranks[prefix]) for prefix in prefixes) == len(
+            set().union(*(ranks[prefix] for prefix in prefixes))
         ):
             bases.update(dict.fromkeys(prefixes, base))
     return Experiments(bases)

@@ -37,14 +37,14 @@ class NamedRun:
         `trained` is the position of the step. Names count where nothing states positions.
         """
         prefixes = {file.prefix for file in files}
-        earlier = {one for one in prefixes if base_of(one) == base_of(self.prefix) and one != self.prefix}
+        earlier = {prefix for prefix in prefixes if base_of(prefix) == base_of(self.prefix) and prefix != self.prefix}
         behind = step > self.until if None in (trained, self.since) else (trained or 0) >= (self.since or 0)
         if not behind or not prefixes or earlier != prefixes:
             return None
         if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
             return None
         names = list_some(map(repr, sorted(prefixes)))
-        option = " or ".join(f"--run {one}" for one in sorted(prefixes))
+        option = " or ".join(f"--run {prefix}" for prefix in sorted(prefixes))
         return (
             f"its slices have the prefix {names}: meta.json names the later run {self.prefix!r}, up to {self.until}; "
             f"{option} takes it"
@@ -56,9 +56,9 @@ def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice
     prefixes = Counter(file.prefix for file in files)
     if not unhealthy or not prefixes:
         return None
-    prefix = min(prefixes, key=lambda one: (-prefixes[one], one))
-    found = next((one for one in unhealthy if (one.step, one.prefix) == (step, prefix)), None)
-    return f"marked unhealthy in {found.path}" if found is not None else None
+    prefix = min(prefixes, key=lambda name: (-prefixes[name], name))
+    mark = next((mark for mark in unhealthy if (mark.step, mark.prefix) == (step, prefix)), None)
+    return f"marked unhealthy in {mark.path}" if mark is not None else None
 
 
 def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITIONS) -> NamedRun | None:
@@ -70,7 +70,7 @@ def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITION
     for meta in metas:
         if meta.step is not None and meta.prefix:
             steps[meta.prefix].append(meta.step)
-    prefix = max(steps, key=lambda one: len(steps[one]), default="")
+    prefix = max(steps, key=lambda name: len(steps[name]), default="")
     if 2 * len(steps[prefix]) <= sum(map(len, steps.values())):
         return None
     return NamedRun(prefix=prefix, until=max(steps[prefix]), since=positions.first_of(prefix))
@@ -93,7 +93,9 @@ def why_names_differ(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], st
     if len(forms) < 2:
         return None
     most = max(forms, key=lambda form: (len(forms[form]), form))
-    others = "; ".join(f"rank {list_some(held)}: {form}" for form, held in sorted(forms.items()) if form != most)
+    others = "; ".join(
+        f"rank {list_some(ranks_of)}: {form}" for form, ranks_of in sorted(forms.items()) if form != most
+    )
     return (
         f"MindFormers resumes from step {step} only when all ranks' names are alike: most are {most}, but {others}; "
         "rename the slices, their manifests and what meta.json names"
@@ -106,11 +108,11 @@ def plan_meta_files(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], ste
     if not places:
         return ()
     place = places.most_common(1)[0][0]
-    there = {meta.rank: meta for meta in metas if meta.place == place}
+    by_rank = {meta.rank: meta for meta in metas if meta.place == place}
     writes = []
     for verdict in ranks:
         folder, _, file = (verdict.path or "").rpartition("/")
-        target, meta = place.of(verdict.rank), there.get(verdict.rank)
+        target, meta = place.of(verdict.rank), by_rank.get(verdict.rank)
         why = _why_written(meta, file, step)
         if target == f"{folder}/{META_NAME}" and why is not None:
             named = meta.file if meta is not None and meta.step is not None else None

@@ -104,15 +104,15 @@ class OlderRuns:
 
     def why_older(self, files: Iterable[SliceFile]) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
-        held = list(files)
-        if not held or self.of_present(held):
+        saved = list(files)
+        if not saved or self.of_present(saved):
             return None
         if self.chosen is not None:
-            names = sorted({_name_of(file) for file in held})
+            names = sorted({_name_of(file) for file in saved})
             have = f"its slices are of the run {' or '.join(map(repr, names))}"
             return f"{have}, and the run with the prefix {self.chosen!r} was chosen; {_option(names)}"
-        reasons = "; ".join(self.reasons[base] for base in sorted({self.names.of(file) for file in held}))
-        return f"{reasons}; {_option(sorted({_name_of(file) for file in held}))}"
+        reasons = "; ".join(self.reasons[base] for base in sorted({self.names.of(file) for file in saved}))
+        return f"{reasons}; {_option(sorted({_name_of(file) for file in saved}))}"
 
     def others_at(self, step: Step, files: Sequence[SliceFile], taken: Set[str]) -> list[str]:
         """Return a warning for each other run that saved a step, of which the slices with some paths are `taken`."""
@@ -120,26 +120,26 @@ class OlderRuns:
         prefixes, names = {file.prefix for file in own}, {_name_of(file) for file in own}
         bases = {self.names.of(file) for file in own}
         reruns = [file.rank for file in files if self.names.of(file) in bases]
-        one = len(set(reruns)) == len(reruns)
+        single = len(set(reruns)) == len(reruns)
         others: dict[str, list[SliceFile]] = defaultdict(list)
         for file in files if own and self.chosen is None else ():
-            same = self.names.of(file) in bases if one else file.prefix in prefixes
+            same = self.names.of(file) in bases if single else file.prefix in prefixes
             if _name_of(file) not in names and (identity_of(file.manifest)[0] or not same):
                 others[_name_of(file)].append(file)
         return [
-            f"step {step} of another run is passed over: {self._why_not(held, own)}; {_option([name])}"
-            for name, held in sorted(others.items())
+            f"step {step} of another run is passed over: {self._why_not(theirs, own)}; {_option([name])}"
+            for name, theirs in sorted(others.items())
         ]
 
-    def _why_not(self, held: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
-        base = self.names.of(held[0])
+    def _why_not(self, theirs: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
+        base = self.names.of(theirs[0])
         if base in self.reasons and base not in {self.names.of(file) for file in own}:
             return self.reasons[base]
-        run_id = identity_of(held[0].manifest)[0]
-        name = f"slices of run {run_id}" if run_id else f"slices with the prefix {held[0].prefix!r}"
-        later = min(file.mtime_ns for file in held) > max(file.mtime_ns for file in own)
+        run_id = identity_of(theirs[0].manifest)[0]
+        name = f"slices of run {run_id}" if run_id else f"slices with the prefix {theirs[0].prefix!r}"
+        later = min(file.mtime_ns for file in theirs) > max(file.mtime_ns for file in own)
         when = ", written after those that are taken" if later else ""
-        return f"{_ranks_text(held)} {name} as well{when}"
+        return f"{_ranks_text(theirs)} {name} as well{when}"
 
     def why_not_last(self, step: Step, run_id: str | None) -> str | None:
         """Return a warning when a step is of a run that another one followed; times prove no more than that."""
@@ -154,10 +154,10 @@ class OlderRuns:
 
 def why_alone(slices: Iterable[SliceFile], taken: Set[str]) -> str | None:
     """Return a warning when a single rank has the run of which slices are `taken`, and other ranks have other runs."""
-    held = list(slices)
-    names = {_name_of(file) for file in held if file.path in taken}
-    own = [file for file in held if _name_of(file) in names]
-    if len({file.rank for file in own}) != 1 or len({file.rank for file in held}) == 1:
+    every = list(slices)
+    names = {_name_of(file) for file in every if file.path in taken}
+    own = [file for file in every if _name_of(file) in names]
+    if len({file.rank for file in own}) != 1 or len({file.rank for file in every}) == 1:
         return None
     paths = list_some(sorted(file.path for file in own if file.path in taken))
     return f"only rank {own[0].rank} has this run, with {paths}; structure only: no replica and no manifest proves it"
@@ -267,7 +267,7 @@ def find_runs(
     if named is not None:
         runs = [_of_prefix(run, sound, named) for run in runs]
     if newest:
-        runs = [one for run in runs for one in _settled(run, sound)]
+        runs = [part for run in runs for part in _settled(run, sound)]
     return tuple(runs) or (Run(),)
 
 
@@ -276,11 +276,11 @@ def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
 
     One of which a rank has two slices is not one of them: which of these were taken would be open.
     """
-    held: dict[str, list[int]] = defaultdict(list)
+    ranks: dict[str, list[int]] = defaultdict(list)
     for file in files if older.followed else ():
-        held[older.names.of(file)].append(file.rank)
-    most = max((len(set(held[base])) for base in older.present & held.keys()), default=0)
-    return {base for base in older.followed & held.keys() if len(held[base]) == len(set(held[base])) > most > 0}
+        ranks[older.names.of(file)].append(file.rank)
+    most = max((len(set(ranks[base])) for base in older.present & ranks.keys()), default=0)
+    return {base for base in older.followed & ranks.keys() if len(ranks[base]) == len(set(ranks[base])) > most > 0}
 
 
 def _by_run(file: SliceFile, names: Experiments) -> tuple[str, int, str]:
@@ -324,12 +324,12 @@ def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:
         return [run]
     count = Counter((file.rank, file.prefix) for file in own)
     both = {prefix for (_, prefix), slices in count.items() if slices > 1}
-    held: dict[Run, list[SliceFile]] = defaultdict(list)
+    parts: dict[Run, list[SliceFile]] = defaultdict(list)
     for file in own:
         ending = ending_of(file.path) if file.prefix in both else None
-        held[replace(run, prefix=file.prefix, ending=ending)].append(file)
+        parts[replace(run, prefix=file.prefix, ending=ending)].append(file)
     return sorted(
-        held,
-        key=lambda one: (*_weight(held[one], run.names, newest=True)[:2], one.prefix or "", one.ending or ""),
+        parts,
+        key=lambda part: (*_weight(parts[part], run.names, newest=True)[:2], part.prefix or "", part.ending or ""),
         reverse=True,
     )

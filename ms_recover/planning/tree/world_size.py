@@ -103,8 +103,8 @@ def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> W
         if ranks <= world.ranks:
             return world
     if world.guessed and world.source == BY_FILES and world.ranks < ranks < 2 * world.ranks:
-        groups, there = find_word(options, ranks).groups, frozenset(inventory.ranks)
-        whole = sum(map(len, groups)) == ranks and any(len(there.intersection(group)) > 1 for group in groups)
+        groups, present = find_word(options, ranks).groups, frozenset(inventory.ranks)
+        whole = sum(map(len, groups)) == ranks and any(len(present.intersection(group)) > 1 for group in groups)
         if whole and ranks - world.ranks < len(groups):
             guessed = options.axes is None
             return replace(world, ranks=ranks, source=source, guessed=guessed, doubt=(world.ranks, problem))
