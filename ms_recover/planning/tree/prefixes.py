@@ -21,7 +21,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest
 
 _RERUN = re.compile(
-    rf"(?P<base>.*?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
+    rf"(?P<base>.+?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
 )
 
 
@@ -45,13 +45,13 @@ class Named(Protocol):
 def base_of(prefix: str) -> str:
     """Return a prefix without the ``_N`` of a rerun, if this is one."""
     match = _RERUN.match(prefix)
-    return f"{match['base']}{match['mark'] or ''}" if match is not None and match["base"] else prefix
+    return f"{match['base']}{match['mark'] or ''}" if match else prefix
 
 
 def rerun_of(prefix: str) -> int:
     """Return the ``N`` of a prefix that ends in ``_N``, 0 for another."""
     match = _RERUN.match(prefix)
-    return int(match["again"] or 0) if match is not None and match["base"] else 0
+    return int(match["again"] or 0) if match else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Experiments:
     `bases` has that of each prefix, for the slices whose manifests do not state theirs.
     """
 
-    bases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    bases: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, file: Named) -> str:
         """Return the experiment of a slice."""

@@ -38,7 +38,7 @@ class Run:
     ending: str | None = None
     trained: int | None = None
     apart: frozenset[str] = frozenset()
-    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
+    names: Experiments = field(default=NO_NAMES, compare=False)
 
     def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
@@ -68,9 +68,9 @@ class Run:
 
     def may_be(self, other: Run) -> bool:
         """Whether files of two parts of a tree may be of one run, as far as both state it."""
-        ours = (self.run_id, self.started, self.base, self.prefix)
-        theirs = (other.run_id, other.started, other.base, other.prefix)
-        return all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
+        identity, base = (self.run_id, other.run_id), (self.base, other.base)
+        start, prefix = (self.started, other.started), (self.prefix, other.prefix)
+        return all(None in pair or len(set(pair)) == 1 for pair in (identity, start, base, prefix))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class OlderRuns:
     newest: tuple[str, Step] | None = None
     chosen: str | None = None
     exact: bool = False
-    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
+    names: Experiments = field(default=NO_NAMES, compare=False)
 
     def of_present(self, files: Iterable[SliceFile]) -> list[SliceFile]:
         """Return the slices of a step that may be of the present run.
