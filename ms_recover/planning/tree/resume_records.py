@@ -37,11 +37,9 @@ class NamedRun:
         `trained` is the position of the step. Names count where nothing states positions.
         """
         prefixes = {file.prefix for file in files}
-        earlier = {prefix for prefix in prefixes if base_of(prefix) == base_of(self.prefix) and prefix != self.prefix}
-        behind = step > self.until if None in (trained, self.since) else (trained or 0) >= (self.since or 0)
-        if not behind or not prefixes or earlier != prefixes:
-            return None
-        if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
+        behind = step > self.until if trained is None or self.since is None else trained >= self.since
+        earlier = (rerun_of(name) < rerun_of(self.prefix) for name in prefixes)
+        if {base_of(name) for name in prefixes} != {base_of(self.prefix)} or not behind or not all(earlier):
             return None
         names = list_some(map(repr, sorted(prefixes)))
         option = " or ".join(f"--run {prefix}" for prefix in sorted(prefixes))
@@ -54,11 +52,9 @@ class NamedRun:
 def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice], step: Step) -> str | None:
     """Return why a step is unhealthy, by the prefix that most of its slices have; None when nothing says so."""
     prefixes = Counter(file.prefix for file in files)
-    if not unhealthy or not prefixes:
-        return None
-    prefix = min(prefixes, key=lambda name: (-prefixes[name], name))
-    mark = next((mark for mark in unhealthy if (mark.step, mark.prefix) == (step, prefix)), None)
-    return f"marked unhealthy in {mark.path}" if mark is not None else None
+    prefix = min(prefixes, key=lambda name: (-prefixes[name], name), default=None)
+    marks = (mark for mark in unhealthy if (mark.step, mark.prefix) == (step, prefix))
+    return next((f"marked unhealthy in {mark.path}" for mark in marks), None)
 
 
 def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITIONS) -> NamedRun | None:
@@ -127,10 +123,9 @@ def _why_written(meta: MetaFile | None, file: str, step: Step) -> str | None:
         return meta.problem
     if meta.step == step and meta.file == file:
         return None
-    if meta.file.rpartition("-")[0] != file.rpartition("-")[0]:
-        return f"names {meta.file}"
-    if meta.step > step:
+    alike = meta.file.rpartition("-")[0] == file.rpartition("-")[0]
+    if alike and meta.step > step:
         return f"names step {meta.step}, training resumes from {step}"
-    if meta.step < step:
+    if alike and meta.step < step:
         return f"names the older step {meta.step}"
-    return f"names {meta.file}"  # of the other format
+    return f"names {meta.file}"
