@@ -177,10 +177,10 @@ def test_others_stay(later):
 
 def test_what_an_experiment_beside_left_is_not_given_up():
     beside = [
-        SliceFile(
-            0, NEW, RankPath(("rank_", "/other_rank_", f"{again}-2_2.ckpt")), f"other{again}", 9, 2, global_step=20
+        replace(
+            slices(NEW, [0], mtime=2, trained=20)[0], prefix=prefix, place=RankPath(("rank_", f"/{prefix}-2_2.ckpt"))
         )
-        for again in ("", "_7")
+        for prefix in ("other", "other_7")
     ]
     facts = facts_of(slices(OLD, trained=14), slices(NEW, [2], **PARTLY), beside)
     assert given_up(facts, OLD) == [(2, "rank_2/CKP_rank_2_1-2_2.ckpt")]
