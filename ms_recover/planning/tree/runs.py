@@ -252,16 +252,17 @@ def find_runs(
         sound = of_last_run(lineage, sound)
     larger = _larger(older, saved)
     counted = [*older.of_present(sound), *(file for file in sound if names.of(file) in larger)] or sound
-    unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
+    unnamed = not any(file.manifest.run_id for file in counted if file.manifest is not None)
     by_run: dict[Run, list[SliceFile]] = defaultdict(list)
-    for file in sorted(counted, key=lambda file: _by_run(file, names)):
+    for file in counted:
         if unnamed or file.manifest is not None:
             run_id, started = identity_of(file.manifest) if not unnamed else (None, None)
             run = Run(run_id=run_id, started=started, base=names.of(file), names=names)
             by_run[run].append(file)
-    runs = sorted(by_run, key=lambda run: _weight(by_run[run], names, newest=newest), reverse=True)
+    runs = sorted(by_run, key=lambda run: (run.run_id or "", _start_of(run), run.base or ""))
+    runs.sort(key=lambda run: _weight(by_run[run], names, newest=newest), reverse=True)
     if lineage is not None:
-        runs.sort(key=lambda run: -1 if run.started is None else run.started, reverse=True)
+        runs.sort(key=_start_of, reverse=True)
     if len(runs) > 1 and unnamed and not larger and not _separate(by_run):
         runs = [Run()]
     if named is not None:
@@ -283,16 +284,15 @@ def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
     return {base for base in older.followed & ranks.keys() if len(ranks[base]) == len(set(ranks[base])) > most > 0}
 
 
-def _by_run(file: SliceFile, names: Experiments) -> tuple[str, int, str]:
-    run_id, started = identity_of(file.manifest)
-    return run_id, -1 if started is None else started, names.of(file)
+def _start_of(run: Run) -> int:
+    return -1 if run.started is None else run.started
 
 
 def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     """Return the slices of a step that the last run of a lineage saved which has any; all of them where none has."""
-    orders = [lineage.order(file) for file in files]
-    last = max((order for order in orders if order is not None), default=None)
-    return [file for file, order in zip(files, orders, strict=True) if order == last]
+    placed = [(lineage.order(file), file) for file in files]
+    last = max((order for order, _ in placed if order is not None), default=None)
+    return [file for order, file in placed if order == last]
 
 
 def _weight(files: Sequence[SliceFile], names: Experiments, *, newest: bool) -> tuple[int, int, int]:
