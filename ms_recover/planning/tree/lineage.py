@@ -60,6 +60,11 @@ class RunRecord:
         return self.run_id, self.started
 
     @property
+    def last(self) -> Step | None:
+        """Its newest step, in place or set aside."""
+        return max((step for step in (self.newest, self.aside) if step is not None), default=None)
+
+    @property
     def experiments(self) -> tuple[str, ...]:
         """The experiment that manifests state, or those that names stand for."""
         return self.bases if self.base_prefix is None else (self.base_prefix, *self.bases)
@@ -94,10 +99,9 @@ def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
     if len(meant) == 1:
         return meant[0]
     named = sorted((run for run in (meant or records) if run.run_id), key=age_of, reverse=True)
-    steps = (max(step for step in (run.newest, run.aside) if step is not None) for run in named)
-    have = [f"{name_of(run, records)} ({run.text}, up to {step})" for run, step in zip(named, steps, strict=True)]
-    nameless = [prefix for run in records if not run.run_id for prefix in run.prefixes]
-    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless if not meant]
+    have = [f"{name_of(run, records)} ({run.text}, up to {run.last})" for run in named]
+    nameless = [prefix for run in records for prefix in run.prefixes] if not meant else []
+    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless]
     have += [f"{base} (an experiment)" for base in sorted({run.base_prefix or "" for run in named} - {""})]
     listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
     raise UsageError(f"there is {'no' if not meant else 'more than one'} run {name!r} here; there is {listed}")
@@ -158,10 +162,10 @@ class Lineage:
 
     last: RunRecord
     members: tuple[Member, ...]
-    parents: tuple[RunRecord, ...] = ()
-    others: tuple[RunRecord, ...] = ()
-    chosen: bool = False
-    names: Experiments = NO_NAMES
+    parents: tuple[RunRecord, ...]
+    others: tuple[RunRecord, ...]
+    chosen: bool
+    names: Experiments
 
     def order(self, file: SliceFile) -> tuple[int, Step] | None:
         """Return the place of a slice in the order in which the lineage saved its steps; None when it has no part.
@@ -292,7 +296,7 @@ def find_run_records(
                 newest=newest,
                 written=max(file.mtime_ns for file in own),
                 newest_written=min(file.mtime_ns for file in own if file.step == newest),
-                prefixes=tuple(sorted({file.prefix for file in own if not identity_of(file.manifest)[0]} - {""})),
+                prefixes=() if record.run_id else tuple(sorted({file.prefix for file in own} - {""})),
                 bases=tuple(sorted({*stated[1:], *map(names.of_name, prefixes), *(prefixes if record.run_id else ())})),
             )
         )
@@ -406,8 +410,7 @@ def _goes_on(heir: RunRecord, run: RunRecord | None, name: str) -> bool:
         return False
     if run is None:
         return name in (before.run_id, f"{before.run_id}@{before.started}")
-    last = max((step for step in (run.newest, run.aside) if step is not None), default=before.step)
-    return (before.run_id, before.started) == run.identity and before.step >= last
+    return (before.run_id, before.started) == run.identity and (run.last is None or before.step >= run.last)
 
 
 def record_of(manifest: Manifest | None) -> RunRecord:
@@ -505,18 +508,18 @@ def naming_sizes(inventory: Inventory) -> Iterator[None]:
 
 def text_of_sizes(inventory: Inventory) -> str | None:
     """Return the runs of a tree with their numbers of ranks; None where all have the same."""
-    newest: dict[tuple[str, int | None, int], tuple[Step, Manifest]] = {}
+    newest: dict[tuple[int, str, int], tuple[Step, Manifest]] = {}
     manifests = [(file.step, file.manifest) for file in inventory.slices]
     manifests += [(file.step, file.manifest) for file in inventory.set_aside]
     for step, manifest in manifests:
         if manifest is not None:
-            key = (*identity_of(manifest), manifest.world_size)
+            key = *age_of(record_of(manifest)), manifest.world_size
             newest[key] = max(newest.get(key, (step, manifest)), (step, manifest), key=lambda entry: entry[0])
     if len({size for *_, size in newest}) < 2:
         return None
-    listed = sorted(newest.items(), key=lambda entry: (entry[0][1] or 0, entry[0]), reverse=True)
     texts = (
-        f"{record_of(manifest).text}, of {size} rank(s), up to step {step}" for (*_, size), (step, manifest) in listed
+        f"{record_of(manifest).text}, of {manifest.world_size} rank(s), up to step {step}"
+        for _, (step, manifest) in sorted(newest.items(), key=lambda entry: entry[0], reverse=True)
     )
     return (
         f"Slices of different numbers of ranks lie here: {list_some(texts, separator='; ')}. run= (--run) chooses one "
