@@ -111,7 +111,9 @@ def test_what_was_read_is_known_in_the_facts_made_after_it_alone():
 
 def test_the_manifests_of_lost_ranks_name_no_run_of_any_part(saved):
     slices = [
-        backed(file, "a", run="gone", training=TrainingRecord(100)) if (file.step, file.rank) == (SMALL, 1) else file
+        replace(backed(file, "a", run="gone", training=TrainingRecord(100)), mtime_ns=1 << 62)
+        if (file.step, file.rank) == (SMALL, 1)
+        else file
         for file in saved.slices
     ]
     made = replace(saved, slices=tuple(slices))
