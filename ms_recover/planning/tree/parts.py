@@ -50,12 +50,10 @@ class _Stated:
 
 
 def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
-    """Return the parts of a tree with iterations, newest first, model files first; a tree without is one part.
+    """Return the parts of a tree with iterations, newest first, model files first.
 
     Each has the slices of its part and iterations, and as its `Inventory.part` what is stated of them.
     """
-    if not inventory.iterations:
-        return (inventory,)
     by_part: dict[tuple[Step, WeightKind], list[SliceFile]] = defaultdict(list)
     for file in inventory.slices:
         if file.kind is not None:
