@@ -223,15 +223,14 @@ def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple
     groups: list[Group] = []
     for first, strategy in strategies:
         devices = strategy.devices_per_stage
-        if not devices:
-            continue
         cuts = find_cuts({layout.parameter: layout for layout in strategy.layouts}, devices)
         alike: dict[tuple[int, object], list[int]] = defaultdict(list)
         holders: Counter[object] = Counter()
-        for rank, *parts in zip(range(first, first + devices), *(cut.parts for cut in cuts), strict=True):
-            holders[tuple(parts)] += 1
+        for place in range(devices):
+            rank, parts = first + place, tuple(cut.parts[place] for cut in cuts)
+            holders[parts] += 1
             if rank in expected:
-                alike[id(expected[rank]), tuple(parts)].append(rank)
+                alike[id(expected[rank]), parts].append(rank)
         groups += (tuple(ranks) for (_, parts), ranks in alike.items() if len(ranks) == holders[parts])
     return tuple(groups)
 

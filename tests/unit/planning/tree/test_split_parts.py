@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 
 from ms_recover import api
-from ms_recover.model.inventory import StrategyFile
+from ms_recover.file_names import weights_name
+from ms_recover.model.actions import FileState
+from ms_recover.model.inventory import Inventory, OrphanManifest, StrategyFile
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.planning.tree.parts import agrees, required_parts, split_parts
-from tests.support.inventories import slice_file
-from tests.support.iterations import Job, make_metadata, write_job
+from tests.support.inventories import group_file, slice_file
+from tests.support.iterations import Job, make_common, make_metadata, write_job
 
 OLD, NEW = Step.iteration(100), Step.iteration(200)
 
@@ -113,6 +116,63 @@ def test_strategy_files_that_the_operator_names_go_before_what_metadata_states(s
     assert {file.path for file in part.strategy_files} == {part.part.source.split()[3]}
     (part, _) = split_parts(replace(without_metadata(saved, OLD, NEW), strategy_files=(found,)))
     assert part.strategy_files == (found,)
+
+
+def renumbered(metadata, numbers):
+    """Return metadata whose files have other numbers than those of their ranks."""
+
+    def moved(shard):
+        name = weights_name(shard.file_name)
+        return replace(shard, file_name=name._replace(file_index=numbers[name.file_index]).name)
+
+    stored = {name: tuple(tuple(map(moved, items)) for items in chunks) for name, chunks in metadata.stored.items()}
+    return replace(metadata, stored=stored)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (1, 0, 2, 3), (1, 2, 3, 0)])
+def test_the_place_of_a_file_has_the_number_that_metadata_gives_it(numbers):
+    job = Job(layers=1, adapter=False)
+    document = Document("metadata.json", FileState(9, 5), renumbered(make_metadata(job), numbers))
+    common = Document("common.json", FileState(9, 5), make_common(job, 100))
+    iteration = Iteration(step=OLD, directory="iteration_00000100", metadata=document, common=common)
+    for part in split_parts(Inventory("/tree", iterations=(iteration,))):
+        names = [part.part.places[OLD].of(rank) for rank in range(4)]
+        assert names == [
+            f"iteration_00000100/llama_tiny-{part.part.kind}-{number:07d}-0000004.safetensors" for number in numbers
+        ]
+
+
+@pytest.mark.parametrize("stated", [True, False], ids=["by metadata", "by the names of files"])
+def test_the_place_of_a_file_that_is_gone_is_known(stated, saved):
+    left = [file for file in saved.slices if file.step != NEW or (not stated and file.rank == 0)]
+    whole = replace(saved, slices=tuple(left))
+    parts = split_parts(whole if stated else without_metadata(whole, OLD, NEW))
+    places = {(part.part.kind, step): part.part.places[step] for part in parts for step in part.part.steps}
+    assert all(places[file.kind, file.step].of(file.rank) == file.path for file in saved.slices)
+
+
+def test_where_nothing_is_left_of_an_iteration_nothing_says_where_its_files_lay(saved):
+    bare = without_metadata(saved, OLD, NEW, change=lambda file: [file] if file.step == OLD else [])
+    assert [set(part.part.places) - {OLD} for part in split_parts(bare)] == [set()] * len(split_parts(bare))
+
+
+def test_lists_that_the_operator_names_stay_and_those_in_the_tree_do_not_count(saved):
+    lists = (group_file(0, [0, 1], outside=True), group_file(2, [2, 3]))
+    for whole in (saved, without_metadata(saved, OLD, NEW)):
+        (part, _) = split_parts(replace(whole, group_files=lists))
+        assert [file for file in part.group_files if file.rank is not None] == [lists[0]]
+
+
+def test_manifests_without_files_are_of_the_part_of_their_kind_and_iteration(saved):
+    place = saved.slices[0].place
+    orphans = [
+        OrphanManifest(rank=0, step=step, place=place, prefix="", kind=kind)
+        for step in (OLD, NEW, Step.iteration(7))
+        for kind in ("model", "opt")
+    ]
+    model, opt = split_parts(replace(saved, orphans=tuple(orphans)))
+    assert model.orphans == (orphans[0], orphans[2])
+    assert opt.orphans == (orphans[1], orphans[3])
 
 
 LISTED = ParameterList((Parameter("w", "Float32", (4,), 16), Parameter("b", "Float32", (1,), 4)))
