@@ -12,9 +12,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
+from ms_recover.model.inventory import RankPath, SliceFile
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.steps import Step
 from tests.support.examples import examples
+from tests.support.inventories import pairs, parameters, tree
 from tests.support.mindformers_tree import resumed_file
+from tests.support.plans import make_plan
 from tests.support.rerun_trees import Evidence, Run, Training
 
 RANKS = 4
@@ -212,3 +216,28 @@ def test_after_apply_mindformers_resumes_from_the_planned_step_and_names_the_nex
         again = job.training.resume(truth.position)
         assert len({prefix.replace(f"_rank_{rank}", "") for rank, prefix in enumerate(again.prefixes)}) == 1
         assert not api.plan(api.scan(root), OPTIONS).changes_anything
+
+
+STEPS = [Step(epoch, step) for epoch in (1, 2) for step in (1, 2, 3)]
+
+
+def saved(prefix: str, step: Step, trained: int | None, ranks: Sequence[int], mtime: int) -> list[SliceFile]:
+    place = RankPath(("rank_", f"/{prefix}_rank_", f"-{step}.ckpt"))
+    return [SliceFile(rank, step, place, prefix, 9, mtime, parameters(), global_step=trained) for rank in ranks]
+
+
+@given(
+    trained=st.lists(st.integers(1, 30), min_size=1, max_size=len(STEPS), unique=True),
+    left=st.dictionaries(st.sampled_from(STEPS), st.none() | st.integers(1, 60)),
+    ranks=st.sampled_from([[0], [2], [0, 1, 2, 3]]),
+)
+@settings(max_examples=examples(400))
+def test_what_another_run_left_behind_under_the_same_names_changes_no_order(trained, left, ranks):
+    """One rank has its slices, or all slices of it were written before."""
+    own = [file for step, at in zip(STEPS, trained, strict=False) for file in saved("CKP", step, at, range(RANKS), 5)]
+    beside = [file for step, at in left.items() for file in saved("other", step, at, ranks, 1)]
+    plan = make_plan(tree([*own, *beside], pairs(RANKS)))
+    assert plan.step == STEPS[trained.index(max(trained))]
+    assert [rank.path for rank in plan.ranks] == [
+        f"rank_{rank}/CKP_rank_{rank}-{plan.step}.ckpt" for rank in range(RANKS)
+    ]

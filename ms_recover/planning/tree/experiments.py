@@ -99,16 +99,16 @@ def take_experiments(
         return TakenExperiments(taken=(options.run,), by="operator", names=names)
     if options.experiments:
         return TakenExperiments(taken=options.experiments, by="program", names=names)
-    if all(one.base_prefix is None for one in records):
+    if all(record.base_prefix is None for record in records):
         return TakenExperiments(names=names)
     if options.step is not None:
         having = {names.of(file) for file in files if file.step == options.step}
-        records = [one for one in records if one.is_of(having)]
+        records = [record for record in records if record.is_of(having)]
         files = [file for file in files if names.of(file) in having]
     last = started_last(records)
     if last is not None:
-        later = [one for one in records if may_follow(one, last)]
-        if not later or any(one.is_of(last.experiments) for one in later):
+        later = [record for record in records if may_follow(record, last)]
+        if not later or any(record.is_of(last.experiments) for record in later):
             return TakenExperiments(taken=last.experiments, by="start", step=options.step, names=names)
     written = max(files, key=lambda file: (file.mtime_ns, file.path), default=None)
     taken = (names.of(written),) if written is not None else ()
@@ -117,10 +117,10 @@ def take_experiments(
 
 def other_experiments(taken: TakenExperiments, lineage: Lineage | None, files: Iterable[SliceFile]) -> dict[str, Step]:
     """Return the newest step of each experiment that is passed over, and of which no run has part in the lineage."""
-    found: dict[str, Step] = {}
+    newest: dict[str, Step] = {}
     line = {base for run in (lineage.last, *lineage.parents) for base in run.experiments} if lineage else set()
     for file in files:
         base = taken.names.of(file)
         if base not in taken.taken and base not in line:
-            found[base] = max(found.get(base, file.step), file.step)
-    return dict(sorted(found.items()))
+            newest[base] = max(newest.get(base, file.step), file.step)
+    return dict(sorted(newest.items()))

@@ -61,7 +61,7 @@ class SliceFacts:
     """Its parameters; equal lists are mostly one object."""
     group: tuple[int, ...]
     """The ranks that hold the same slice by the rank lists or the operator's word, its own among them."""
-    claimed: bool = False
+    claimed: bool
     """The operator's word alone groups them."""
     digests: Digests | None
     """Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
@@ -73,14 +73,14 @@ class SliceFacts:
     """The mismatch of its manifest with its place, name and header, or of its header with what it must list."""
     content_problem: str | None
     """The mismatch of its contents with its manifest, or the reason why they could not be read."""
-    failing: bool = False
+    failing: bool
     """The device failed to give it: its bytes need not be wrong."""
-    expected: ParameterList | None = None
+    expected: ParameterList | None
     """What it must list by metadata that most of the files agree with; None when nothing states it."""
-    state_problem: str | None = None
-    is_nan: bool = False
+    state_problem: str | None
+    is_nan: bool
     """It was read, and every floating-point value in it is NaN."""
-    seen_local: SeenLocal = NOTHING_SEEN
+    seen_local: SeenLocal
     """The rank-local parameters of its run and group that manifests show, whether or not they record them."""
 
     @property
@@ -254,8 +254,8 @@ def gather_facts(
     not_lost = [file for file in inventory.slices if file.rank not in options.lost]
     known = merge_run_records((*find_run_records(not_lost, inventory.set_aside, names), *known_runs))
     taken = take_experiments(known, not_lost, names, options)
-    by_run = options.run is not None and not taken.taken
-    chosen = find_lineage(known, options.run, names=names) if by_run else None
+    run = options.run if not taken.taken else None  # else an experiment was named
+    chosen = find_lineage(known, run, names=names) if run is not None else None
     own = inventory_of_run(taken.inventory_of(inventory), chosen)
     with naming_sizes(inventory):
         world = with_word(find_world_size(own, options.world_size), options, own)
@@ -281,8 +281,8 @@ def gather_facts(
     records = known
     if len(counted) != len(not_lost):
         records = merge_run_records((*find_run_records(counted, inventory.set_aside, names), *known_runs))
-    nameless = options.run is not None and by_run and not choose_run(records, options.run).run_id
-    older_runs = find_older_runs(taken.own(counted), options.run if nameless else None, names)
+    nameless = run is not None and not choose_run(records, run).run_id
+    older_runs = find_older_runs(taken.own(counted), run if nameless else None, names)
     lineage = find_lineage(records, options.run, taken.taken, names)
     positions = find_positions(counted)
     files = grouped(counted, lambda file: file.step)

@@ -55,6 +55,16 @@ class RunRecord:
     bases: tuple[str, ...] = ()
 
     @property
+    def identity(self) -> tuple[str, int | None]:
+        """Its id and its start: a launcher may give one id to several starts."""
+        return self.run_id, self.started
+
+    @property
+    def last(self) -> Step | None:
+        """Its newest step, in place or set aside."""
+        return max((step for step in (self.newest, self.aside) if step is not None), default=None)
+
+    @property
     def experiments(self) -> tuple[str, ...]:
         """The experiment that manifests state, or those that names stand for."""
         return self.bases if self.base_prefix is None else (self.base_prefix, *self.bases)
@@ -72,8 +82,8 @@ class RunRecord:
 
 def names_experiment(records: Iterable[RunRecord], name: str) -> bool:
     """Whether a name is that of an experiment of which manifests name runs, and not that of a run."""
-    named = [one for one in records if one.run_id]
-    return any(one.is_of((name,)) for one in named) and not any(is_called(one, name, named) for one in named)
+    named = [run for run in records if run.run_id]
+    return any(run.is_of((name,)) for run in named) and not any(is_called(run, name, named) for run in named)
 
 
 def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
@@ -84,18 +94,17 @@ def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
     UsageError
         When there is none, or several.
     """
-    found = [one for one in records if one.run_id and is_called(one, name, records)]
-    found = found or [one for one in records if not one.run_id and is_called(one, name, records)]
-    if len(found) == 1:
-        return found[0]
-    named = sorted((one for one in (found or records) if one.run_id), key=age_of, reverse=True)
-    steps = (max(step for step in (one.newest, one.aside) if step is not None) for one in named)
-    have = [f"{name_of(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True)]
-    nameless = [prefix for one in records if not one.run_id for prefix in one.prefixes]
-    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless if not found]
-    have += [f"{base} (an experiment)" for base in sorted({one.base_prefix or "" for one in named} - {""})]
+    meant = [run for run in records if run.run_id and is_called(run, name, records)]
+    meant = meant or [run for run in records if not run.run_id and is_called(run, name, records)]
+    if len(meant) == 1:
+        return meant[0]
+    named = sorted((run for run in (meant or records) if run.run_id), key=age_of, reverse=True)
+    have = [f"{name_of(run, records)} ({run.text}, up to {run.last})" for run in named]
+    nameless = [prefix for run in records for prefix in run.prefixes] if not meant else []
+    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless]
+    have += [f"{base} (an experiment)" for base in sorted({run.base_prefix or "" for run in named} - {""})]
     listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
-    raise UsageError(f"there is {'no' if not found else 'more than one'} run {name!r} here; there is {listed}")
+    raise UsageError(f"there is {'no' if not meant else 'more than one'} run {name!r} here; there is {listed}")
 
 
 def is_called(run: RunRecord, name: str, records: Iterable[RunRecord]) -> bool:
@@ -107,7 +116,7 @@ def is_called(run: RunRecord, name: str, records: Iterable[RunRecord]) -> bool:
 
 def name_of(run: RunRecord, runs: Iterable[RunRecord]) -> str:
     """Return the name by which a run is chosen: its id, with its start where another has the same id."""
-    same = [one for one in runs if one.run_id == run.run_id]
+    same = [other for other in runs if other.run_id == run.run_id]
     return run.run_id if len(same) < 2 or run.started is None else f"{run.run_id}@{run.started}"
 
 
@@ -153,10 +162,10 @@ class Lineage:
 
     last: RunRecord
     members: tuple[Member, ...]
-    parents: tuple[RunRecord, ...] = ()
-    others: tuple[RunRecord, ...] = ()
-    chosen: bool = False
-    names: Experiments = NO_NAMES
+    parents: tuple[RunRecord, ...]
+    others: tuple[RunRecord, ...]
+    chosen: bool
+    names: Experiments
 
     def order(self, file: SliceFile) -> tuple[int, Step] | None:
         """Return the place of a slice in the order in which the lineage saved its steps; None when it has no part.
@@ -182,12 +191,12 @@ class Lineage:
             f"its slices are of {parent.text}, and were given up when {heir.text}{',' if heir.started else ''} went on "
             f"from step {until}; {self.advice(parent)}"
             for parent, until, heir in self._given_up()
-            if (parent.run_id, parent.started) in ids
+            if parent.identity in ids
         ]
-        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=age_of, reverse=True)
+        runs = sorted((run for run in self.others if run.identity in ids), key=age_of, reverse=True)
         if runs:
             reasons.append(
-                f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
+                f"its slices are of {list_some(run.text for run in runs)}, and {last}; {self.advice(runs[0])}"
             )
         return "; ".join(reasons) or f"its slices are of a run that no manifest names, and {last}"
 
@@ -216,9 +225,9 @@ class Lineage:
 
     def newer_texts(self, step: Step) -> list[str]:
         """Return a warning for each other run, or given-up part of one, of which slices are newer than a step."""
-        left = (one for one, until, _ in self._given_up() if one.newest is not None and one.newest > until)
-        newer = (one for one in (*self.others, *left) if one.newest is not None and one.newest > step)
-        return [f"step {one.newest} of {one.text} is newer: {self.advice(one)}" for one in newer]
+        left = (run for run, until, _ in self._given_up() if run.newest is not None and run.newest > until)
+        newer = (run for run in (*self.others, *left) if run.newest is not None and run.newest > step)
+        return [f"step {run.newest} of {run.text} is newer: {self.advice(run)}" for run in newer]
 
     def set_aside_texts(self, step: Step) -> list[str]:
         """Return a warning for each run of which newer slices than a step were set aside, and that might be wanted.
@@ -226,20 +235,20 @@ class Lineage:
         Of the chosen run; otherwise of the runs that have no part in the lineage.
         """
         return [
-            f"step {one.aside} of {one.text} is newer and was set aside when a later training began; "
-            f"{_bringing_back(self.name(one))}"
-            for one in ((self.last,) if self.chosen else self.others)
-            if one.aside is not None and one.aside > step
+            f"step {run.aside} of {run.text} is newer and was set aside when a later training began; "
+            f"{_bringing_back(self.name(run))}"
+            for run in ((self.last,) if self.chosen else self.others)
+            if run.aside is not None and run.aside > step
         ]
 
 
 def texts_of_aside(records: Sequence[RunRecord]) -> list[str]:
     """Return a sentence for each run all of whose slices were set aside."""
     return [
-        f"the slices of {one.text}, up to step {one.aside}, were set aside when a later training began; "
-        f"{_bringing_back(name_of(one, records))}"
-        for one in records
-        if one.newest is None and one.aside is not None
+        f"the slices of {run.text}, up to step {run.aside}, were set aside when a later training began; "
+        f"{_bringing_back(name_of(run, records))}"
+        for run in records
+        if run.newest is None and run.aside is not None
     ]
 
 
@@ -267,31 +276,32 @@ def find_run_records(
     committing = {
         file.prefix for file in files if file.manifest is not None and file.manifest.provenance.kind == "saved"
     }
+    # A manifest under another name than its slice's was copied there: it does not say who saved the slice.
     by_run: dict[tuple[str, int | None], list[SliceFile]] = defaultdict(list)
     for file in files:
         manifest = file.manifest
         fits = manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step)
         if fits and (manifest is not None or file.prefix not in committing):
             by_run[identity_of(manifest)].append(file)
-    found = []
-    for held in by_run.values():
-        newest = max(file.step for file in held)
-        record = record_of(held[0].manifest)
-        stated = sorted({base for file in held if (base := stated_base(file.manifest)) is not None})
+    runs = []
+    for own in by_run.values():
+        newest = max(file.step for file in own)
+        record = record_of(own[0].manifest)
+        stated = sorted({base for file in own if (base := stated_base(file.manifest)) is not None})
         record = replace(record, base_prefix=stated[0] if stated else None)
-        prefixes = {file.prefix for file in held} if not stated else ()
-        found.append(
+        prefixes = {file.prefix for file in own} if not stated else ()
+        runs.append(
             replace(
                 record,
                 newest=newest,
-                written=max(file.mtime_ns for file in held),
-                newest_written=min(file.mtime_ns for file in held if file.step == newest),
-                prefixes=tuple(sorted({file.prefix for file in held if not identity_of(file.manifest)[0]} - {""})),
+                written=max(file.mtime_ns for file in own),
+                newest_written=min(file.mtime_ns for file in own if file.step == newest),
+                prefixes=() if record.run_id else tuple(sorted({file.prefix for file in own} - {""})),
                 bases=tuple(sorted({*stated[1:], *map(names.of_name, prefixes), *(prefixes if record.run_id else ())})),
             )
         )
-    found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
-    return merge_run_records(found)
+    runs += [replace(record_of(file.manifest), aside=file.step) for file in set_aside if file.manifest is not None]
+    return merge_run_records(runs)
 
 
 def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
@@ -299,24 +309,24 @@ def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
 
     A run that began with the first epoch for one of them, but not for another, was resumed by hand.
     """
-    by_run = grouped(records, lambda one: (one.run_id, one.started))
+    by_run = grouped(records, lambda run: run.identity)
     return tuple(sorted(map(_merged, by_run.values()), key=age_of))
 
 
 def _merged(records: Sequence[RunRecord]) -> RunRecord:
-    newest = max((one.newest for one in records if one.newest is not None), default=None)
-    stated = sorted({base for one in records if one.base_prefix is not None for base in one.experiments})
+    newest = max((run.newest for run in records if run.newest is not None), default=None)
+    stated = sorted({base for run in records if run.base_prefix is not None for base in run.experiments})
     return replace(
         records[0],
-        resumed_from=next((one.resumed_from for one in records if one.resumed_from is not None), None),
-        begun=max((one.begun for one in records if one.begun is not None), default=None),
+        resumed_from=next((run.resumed_from for run in records if run.resumed_from is not None), None),
+        begun=max((run.begun for run in records if run.begun is not None), default=None),
         newest=newest,
-        aside=max((one.aside for one in records if one.aside is not None), default=None),
-        written=max(one.written for one in records),
-        newest_written=min((one.newest_written for one in records if one.newest == newest), default=0),
-        prefixes=tuple(sorted({prefix for one in records for prefix in one.prefixes})),
+        aside=max((run.aside for run in records if run.aside is not None), default=None),
+        written=max(run.written for run in records),
+        newest_written=min((run.newest_written for run in records if run.newest == newest), default=0),
+        prefixes=tuple(sorted({prefix for run in records for prefix in run.prefixes})),
         base_prefix=stated[0] if stated else None,
-        bases=tuple(stated[1:] if stated else sorted({name for one in records for name in one.bases})),
+        bases=tuple(stated[1:] if stated else sorted({name for run in records for name in run.bases})),
     )
 
 
@@ -344,15 +354,16 @@ def find_lineage(
     by_run = chosen is not None and not names_experiment(records, chosen)
     if chosen is not None and not by_run:
         experiments = (chosen,)
-    own = [one for one in records if one.is_of(experiments)] if experiments and not by_run else records
+    own = [run for run in records if run.is_of(experiments)] if experiments and not by_run else records
     last = choose_run(records, chosen) if chosen is not None and by_run else started_last(own)
-    if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(one, last) for one in own)):
+    if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(run, last) for run in own)):
         return None
+    # From the last run back to the first: a run that is gone ends the line, and so does one that names itself.
     members = [Member(last.run_id, last.started)]
     parents: list[RunRecord] = []
     run = last
     while (before := run.resumed_from) is not None:
-        parent = next((one for one in records if (one.run_id, one.started) == (before.run_id, before.started)), None)
+        parent = next((other for other in records if other.identity == (before.run_id, before.started)), None)
         if parent == last or parent in parents:
             break
         members.append(Member(before.run_id, before.started, before.step))
@@ -360,10 +371,11 @@ def find_lineage(
             break
         parents.append(parent)
         run = parent
+    # No manifest names the run before one that was resumed by hand: it may be any.
     if run.resumed_from is None and run.begun is not None:
         members.append(Member(None, None, run.begun, run.base_prefix))
-    ids = {(one.run_id, one.started) for one in members}
-    others = tuple(one for one in records if (one.run_id, one.started) not in ids)
+    ids = {(member.run_id, member.started) for member in members}
+    others = tuple(other for other in records if other.identity not in ids)
     return Lineage(
         last=last,
         members=tuple(members),
@@ -380,10 +392,10 @@ def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
     That is the last run that goes on from all that the chosen one has; of that one nothing may be left but its name.
     Where none does it is the chosen run. So the training goes on, and not back to the same step at each start.
     """
-    run = next((one for one in records if is_called(one, name, records)), None)
+    run = next((other for other in records if is_called(other, name, records)), None)
     seen: set[RunRecord] = set()
     while True:
-        heirs = [one for one in records if one.run_id and one.newest is not None and _goes_on(one, run, name)]
+        heirs = [other for other in records if other.run_id and other.newest is not None and _goes_on(other, run, name)]
         heir = max(heirs, key=age_of, default=None)
         if heir is None or heir in seen:
             return name
@@ -398,8 +410,7 @@ def _goes_on(heir: RunRecord, run: RunRecord | None, name: str) -> bool:
         return False
     if run is None:
         return name in (before.run_id, f"{before.run_id}@{before.started}")
-    last = max((step for step in (run.newest, run.aside) if step is not None), default=before.step)
-    return (before.run_id, before.started) == (run.run_id, run.started) and before.step >= last
+    return (before.run_id, before.started) == run.identity and (run.last is None or before.step >= run.last)
 
 
 def record_of(manifest: Manifest | None) -> RunRecord:
@@ -427,7 +438,7 @@ def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
 
 def started_last(records: Iterable[RunRecord]) -> RunRecord | None:
     """Return the run that was started last of those that state it and have slices in place."""
-    return max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
+    return max((run for run in records if run.started is not None and run.newest is not None), key=age_of, default=None)
 
 
 def may_follow(run: RunRecord, last: RunRecord) -> bool:
@@ -449,7 +460,7 @@ def inventory_of_run(inventory: Inventory, lineage: Lineage | None) -> Inventory
     if not outside or not stated:
         return inventory
     gone = {file.rank for file in inventory.slices} - {file.rank for file in own}
-    size = max(one.world_size for one in stated)
+    size = max(manifest.world_size for manifest in stated)
     ranks = tuple(rank for rank in inventory.ranks if rank not in gone and rank < size)
     return replace(inventory, slices=own, ranks=ranks)
 
@@ -465,22 +476,22 @@ def lists_of_others(inventory: Inventory, lists: Iterable[GroupFile], lineage: L
     named: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     mixed: set[int] = set()
     for file in inventory.slices:
-        one = file.manifest
-        if one is not None and lineage.order(file) is None:
+        manifest = file.manifest
+        if manifest is not None and lineage.order(file) is None:
             mixed.add(file.rank)
-        elif one is not None and not one.recovered and len(one.group) > 1:
-            for rank in one.group:
-                named[rank].add(each_once(one.group))
-    found = {}
+        elif manifest is not None and not manifest.recovered and len(manifest.group) > 1:
+            for rank in manifest.group:
+                named[rank].add(each_once(manifest.group))
+    reasons = {}
     for listing in lists:
         ranks = listing.info.sorted_ranks if listing.info is not None else None
         groups = named.get(listing.rank, set()) if listing.rank is not None else set()
         if listing.rank in mixed and ranks is not None and len(groups) == 1 and ranks not in groups:
-            found[listing.path] = (
+            reasons[listing.path] = (
                 f"another run wrote it: it names ranks {list(ranks)}, and the manifests of {lineage.last.text} name "
                 f"{list(next(iter(groups)))}"
             )
-    return found
+    return reasons
 
 
 @contextmanager
@@ -497,17 +508,19 @@ def naming_sizes(inventory: Inventory) -> Iterator[None]:
 
 def text_of_sizes(inventory: Inventory) -> str | None:
     """Return the runs of a tree with their numbers of ranks; None where all have the same."""
-    newest: dict[tuple[str, int | None, int], tuple[Step, Manifest]] = {}
-    manifests = [(one.step, one.manifest) for one in inventory.slices]
-    manifests += [(one.step, one.manifest) for one in inventory.set_aside]
+    newest: dict[tuple[int, str, int], tuple[Step, Manifest]] = {}
+    manifests = [(file.step, file.manifest) for file in inventory.slices]
+    manifests += [(file.step, file.manifest) for file in inventory.set_aside]
     for step, manifest in manifests:
         if manifest is not None:
-            key = (*identity_of(manifest), manifest.world_size)
-            newest[key] = max(newest.get(key, (step, manifest)), (step, manifest), key=lambda one: one[0])
+            key = *age_of(record_of(manifest)), manifest.world_size
+            newest[key] = max(newest.get(key, (step, manifest)), (step, manifest), key=lambda entry: entry[0])
     if len({size for *_, size in newest}) < 2:
         return None
-    found = sorted(newest.items(), key=lambda one: (one[0][1] or 0, one[0]), reverse=True)
-    texts = (f"{record_of(one).text}, of {size} rank(s), up to step {step}" for (*_, size), (step, one) in found)
+    texts = (
+        f"{record_of(manifest).text}, of {manifest.world_size} rank(s), up to step {step}"
+        for _, (step, manifest) in sorted(newest.items(), key=lambda entry: entry[0], reverse=True)
+    )
     return (
         f"Slices of different numbers of ranks lie here: {list_some(texts, separator='; ')}. run= (--run) chooses one "
         "of these runs"

@@ -21,15 +21,15 @@ def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) 
     owners, gone = owners_of(inventory, world), frozenset(ranks)
 
     def left(files: Iterable[_File]) -> tuple[_File, ...]:
-        return tuple(one for one in files if owner_of(one.path, owners) not in gone)
+        return tuple(file for file in files if owner_of(file.path, owners) not in gone)
 
     return replace(
         inventory,
         ranks=tuple(rank for rank in inventory.ranks if rank not in gone),
         slices=tuple(file for file in inventory.slices if file.rank not in gone),
-        orphans=tuple(one for one in inventory.orphans if one.rank not in gone),
+        orphans=tuple(orphan for orphan in inventory.orphans if orphan.rank not in gone),
         denied=tuple((rank, note) for rank, note in inventory.denied if rank not in gone),
-        set_aside=tuple(one for one in inventory.set_aside if one.rank not in gone),
+        set_aside=tuple(file for file in inventory.set_aside if file.rank not in gone),
         group_files=left(inventory.group_files),
         strategy_files=left(inventory.strategy_files),
         meta_files=left(inventory.meta_files),
@@ -39,8 +39,8 @@ def inventory_without(inventory: Inventory, ranks: Collection[int], world: int) 
 
 def owner_of(path: str, owners: Mapping[str, Collection[int]]) -> int | None:
     """Return the rank in whose directory a file lies; None where it is no directory of a single rank."""
-    there = owners.get(path.rpartition("/")[0], ())
-    return next(iter(there)) if len(there) == 1 else None
+    ranks = owners.get(path.rpartition("/")[0], ())
+    return next(iter(ranks)) if len(ranks) == 1 else None
 
 
 def owners_of(inventory: Inventory, ranks: int) -> Mapping[str, Collection[int]]:

@@ -50,12 +50,10 @@ class _Stated:
 
 
 def split_parts(inventory: Inventory) -> tuple[Inventory, ...]:
-    """Return the parts of a tree with iterations, newest first, model files first; a tree without is one part.
+    """Return the parts of a tree with iterations, newest first, model files first.
 
     Each has the slices of its part and iterations, and as its `Inventory.part` what is stated of them.
     """
-    if not inventory.iterations:
-        return (inventory,)
     by_part: dict[tuple[Step, WeightKind], list[SliceFile]] = defaultdict(list)
     for file in inventory.slices:
         if file.kind is not None:
@@ -107,19 +105,19 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     return {step: tuple(kind for kind in WEIGHT_KINDS if kind in kinds) for step, kinds in named.items()}
 
 
-def _is_vouched_for(one: Iteration, latest: int, tracker: Document[int] | None) -> bool:
+def _is_vouched_for(iteration: Iteration, latest: int, tracker: Document[int] | None) -> bool:
     """Whether the save went on when all files of an iteration, the last of them written at `latest`, were there."""
-    if one.common.value is None or tracker is None or tracker.value is None or tracker.state is None:
+    if iteration.common.value is None or tracker is None or tracker.value is None or tracker.state is None:
         return False
-    written = [state.mtime_ns for state in (one.metadata.state, one.common.state) if state is not None]
-    return tracker.value >= one.step.step and tracker.state.mtime_ns >= max(latest, *written)
+    written = [state.mtime_ns for state in (iteration.metadata.state, iteration.common.state) if state is not None]
+    return tracker.value >= iteration.step.step and tracker.state.mtime_ns >= max(latest, *written)
 
 
 def parts_named(metadata: ShardMetadata | None) -> tuple[WeightKind, ...]:
     """Return the parts of which metadata names files."""
     if metadata is None:
         return ()
-    kinds = {one.name.kind for one in expected_files(metadata).values()}
+    kinds = {file.name.kind for file in expected_files(metadata).values()}
     return tuple(kind for kind in WEIGHT_KINDS if kind in kinds)
 
 
@@ -168,7 +166,7 @@ class _Claims:
             return None
         world = max(metadata.world_size, first.file_count)
         # The layouts of each stage, of the parameters of this kind alone.
-        names = {one.name for listed in shared.values() for one in listed}
+        names = {parameter.name for listed in shared.values() for parameter in listed}
         strategies = tuple(
             (
                 stage.ranks[0],
@@ -205,12 +203,12 @@ def _strategy_of(
     lists: Iterable[ParameterList],
 ) -> Strategy:
     """Return the layouts of a part's parameters; those that every rank of the stage holds whole have one, too."""
-    found = {layout.parameter: layout for layout in layouts if layout.parameter in names}
-    shapes = {one.name: one.shape for listed in lists for one in listed if one.name in whole}
+    known = {layout.parameter: layout for layout in layouts if layout.parameter in names}
+    shapes = {parameter.name: parameter.shape for listed in lists for parameter in listed if parameter.name in whole}
     for name, shape in shapes.items():
-        found.setdefault(name, _whole(name, shape, len(ranks)))
+        known.setdefault(name, _whole(name, shape, len(ranks)))
     stage = ranks[0] // len(ranks)
-    return Strategy((stage,), 0, tuple(found[name] for name in sorted(found)))
+    return Strategy((stage,), 0, tuple(known[name] for name in sorted(known)))
 
 
 def _whole(name: str, shape: Sequence[int], devices: int) -> Layout:
@@ -225,15 +223,14 @@ def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple
     groups: list[Group] = []
     for first, strategy in strategies:
         devices = strategy.devices_per_stage
-        if not devices:
-            continue
         cuts = find_cuts({layout.parameter: layout for layout in strategy.layouts}, devices)
         alike: dict[tuple[int, object], list[int]] = defaultdict(list)
         holders: Counter[object] = Counter()
-        for rank, *parts in zip(range(first, first + devices), *(cut.parts for cut in cuts), strict=True):
-            holders[tuple(parts)] += 1
+        for place in range(devices):
+            rank, parts = first + place, tuple(cut.parts[place] for cut in cuts)
+            holders[parts] += 1
             if rank in expected:
-                alike[id(expected[rank]), tuple(parts)].append(rank)
+                alike[id(expected[rank]), parts].append(rank)
         groups += (tuple(ranks) for (_, parts), ranks in alike.items() if len(ranks) == holders[parts])
     return tuple(groups)
 
@@ -252,16 +249,18 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
             continue
         key = (id(file.parameters), id(listed))
         if key not in cache:
-            cache[key] = tuple(one for one in file.parameters if one.name not in listed.index)
+            cache[key] = tuple(parameter for parameter in file.parameters if parameter.name not in listed.index)
         extra.update(cache[key])
     # Most files must have it, and it is a scalar: then each rank has it whole.
-    more = tuple(one for one, count in extra.items() if 2 * count > len(sound) and prod(one.shape) == 1)
+    more = tuple(
+        parameter for parameter, count in extra.items() if 2 * count > len(sound) and prod(parameter.shape) == 1
+    )
     by_names = {
-        frozenset(file.parameters): file.parameters for file in {id(one.parameters): one for one in sound}.values()
+        frozenset(file.parameters): file.parameters for file in {id(file.parameters): file for file in sound}.values()
     }
     # A list that files have is theirs: comparing what is expected with them compares objects.
     made: dict[int, ParameterList] = {}
-    for listed in {id(one): one for one in stated.expected.values()}.values():
+    for listed in {id(listed): listed for listed in stated.expected.values()}.values():
         full = (*listed, *more)
         known = by_names.get(frozenset(full))
         made[id(listed)] = known if isinstance(known, ParameterList) else ParameterList(known or full)
@@ -269,12 +268,12 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
     if more:
         strategies = tuple((first, replace(strategy, layouts=_with(strategy, more))) for first, strategy in strategies)
     return replace(
-        stated, expected={rank: made[id(one)] for rank, one in stated.expected.items()}, strategies=strategies
+        stated, expected={rank: made[id(listed)] for rank, listed in stated.expected.items()}, strategies=strategies
     )
 
 
 def _with(strategy: Strategy, more: Sequence[Parameter]) -> tuple[Layout, ...]:
-    added = [_whole(one.name, one.shape, strategy.devices_per_stage) for one in more]
+    added = [_whole(parameter.name, parameter.shape, strategy.devices_per_stage) for parameter in more]
     return tuple(sorted((*strategy.layouts, *added), key=lambda layout: layout.parameter))
 
 
@@ -317,16 +316,16 @@ def _borrowed(step: Step, files: Sequence[SliceFile], own: Mapping[Step, _Stated
 def _part(
     inventory: Inventory,
     kind: WeightKind,
-    held: Sequence[tuple[Step, _Stated | None]],
+    statements: Sequence[tuple[Step, _Stated | None]],
     by_part: Mapping[tuple[Step, WeightKind], Sequence[SliceFile]],
 ) -> Inventory:
     """Return the inventory of one part of iterations of which the same is stated."""
-    steps = [step for step, _ in held]
+    steps = [step for step, _ in statements]
     slices = [file for step in steps for file in by_part.get((step, kind), ())]
-    own = {one.step: one for one in inventory.iterations}
-    first = next((stated for _, stated in held if stated is not None), None)
+    own = {iteration.step: iteration for iteration in inventory.iterations}
+    first = next((stated for _, stated in statements if stated is not None), None)
     places = {}
-    for step, stated in held:
+    for step, stated in statements:
         files = by_part.get((step, kind), ())
         if stated is not None:
             name, *rest = stated.place.parts
@@ -351,7 +350,7 @@ def _part(
         steps=tuple(sorted(steps, reverse=True)),
         world_size=world,
         source=source,
-        expected={step: stated.expected for step, stated in held if stated is not None},
+        expected={step: stated.expected for step, stated in statements if stated is not None},
         places=places,
     )
     return replace(
@@ -361,7 +360,7 @@ def _part(
         group_files=groups,
         strategy_files=strategies,
         notes=(),
-        orphans=tuple(one for one in inventory.orphans if one.kind == kind and one.step in set(steps)),
+        orphans=tuple(orphan for orphan in inventory.orphans if orphan.kind == kind and orphan.step in set(steps)),
         iterations=(),
         tracker=None,
         part=claims,

@@ -39,8 +39,6 @@ class Positions:
 
     def of(self, file: SliceFile) -> int | None:
         """Return the position of a slice, None where nothing states it."""
-        if not self.known:
-            return None
         if self.odd and (own := self.odd.get(file.path)) is not None:
             return own
         position = self.known.get((file.prefix, file.step))
@@ -88,7 +86,7 @@ def find_positions(files: Sequence[SliceFile]) -> Positions:
             stated["step_num"][key][file.step_num] += 1
         if file.name_has_rank:
             restart.add(file.prefix)
-    scales = {source: _scale(keys, restart) for source, keys in stated.items() if keys}
+    scales = {source: _scale(keys, restart) for source, keys in stated.items()}
     every = {key for scale in scales.values() for key in scale}
     whole = next((source for source, scale in scales.items() if len(scale) == len(every)), None)
     known: dict[_Key, Position] = {}
@@ -97,8 +95,8 @@ def find_positions(files: Sequence[SliceFile]) -> Positions:
             position = Position(prefix=prefix, step=step, cumulative_step=trained, stated_by=source)
             known.setdefault((prefix, step), position)
     several = {key for key, values in stated["manifest"].items() if len(values) > 1 and key in known}
-    odd = {file.path: file for file in files if (file.prefix, file.step) in several} if several else {}
-    return Positions(known=known, odd={path: own for path, file in odd.items() if (own := _by_manifest(file))})
+    odd = [file for file in files if (file.prefix, file.step) in several]
+    return Positions(known=known, odd={file.path: own for file in odd if (own := _by_manifest(file)) is not None})
 
 
 def _by_manifest(file: SliceFile) -> int | None:
@@ -145,27 +143,28 @@ def find_times(
 ) -> tuple[Saved, ...]:
     """Return slices of one name by the time of the training at which they were saved, the newest first.
 
-    In a lineage one run alone counts at each step.
+    In a lineage one run alone counts at each step. Slices of other runs than the present one are seen at each time.
     """
-    times, generation = [files], 0
+    # The slices of each time, and those that show when it was: another run may have given the name to any step.
+    times, generation = [(files, files)], 0
     if lineage is not None:
         orders = (lineage.order(file) for file in files)
         generation = max((order[0] for order in orders if order is not None), default=0)
+        times = [(files, of_last_run(lineage, files))]
     elif positions.known:
         own = older_runs.of_present(files)
         present = {file.path for file in own}
         others = [file for file in files if file.path not in present]
-        apart = positions.apart(own)
-        times = [[*alike, *others] for alike in apart] if len(apart) > 1 else times
+        times = [([*alike, *others], alike or others) for alike in positions.apart(own)]
     return tuple(
         Saved(
             step=step,
-            trained=positions.of_all(alike if lineage is None else of_last_run(lineage, alike)),
+            trained=positions.of_all(own),
             generation=generation,
-            rerun=max(map(older_runs.names.number_of, alike), default=0),
+            rerun=max(map(older_runs.names.number_of, own), default=0),
             paths=frozenset(file.path for file in alike) if len(times) > 1 else None,
         )
-        for alike in times
+        for alike, own in times
     )
 
 

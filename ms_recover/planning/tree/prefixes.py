@@ -21,7 +21,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest
 
 _RERUN = re.compile(
-    rf"(?P<base>.*?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
+    rf"(?P<base>.+?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
 )
 
 
@@ -45,13 +45,13 @@ class Named(Protocol):
 def base_of(prefix: str) -> str:
     """Return a prefix without the ``_N`` of a rerun, if this is one."""
     match = _RERUN.match(prefix)
-    return f"{match['base']}{match['mark'] or ''}" if match is not None and match["base"] else prefix
+    return f"{match['base']}{match['mark'] or ''}" if match else prefix
 
 
 def rerun_of(prefix: str) -> int:
     """Return the ``N`` of a prefix that ends in ``_N``, 0 for another."""
     match = _RERUN.match(prefix)
-    return int(match["again"] or 0) if match is not None and match["base"] else 0
+    return int(match["again"] or 0) if match else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Experiments:
     `bases` has that of each prefix, for the slices whose manifests do not state theirs.
     """
 
-    bases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    bases: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, file: Named) -> str:
         """Return the experiment of a slice."""
@@ -117,7 +117,8 @@ def find_experiments(files: Iterable[Named], given: Collection[str] = ()) -> Exp
             bare.add(file.prefix)
         elif file.manifest.training.resumed_from is not None:
             resumed.add(file.prefix)
-    of_others = {base for found in stated.values() for base in found}
+    of_others = {base for names in stated.values() for base in names}
+    # By manifests first; what these leave open is decided by the names that lie side by side.
     bases = {}
     numbered: dict[str, list[str]] = defaultdict(list)
     for prefix in ranks:
@@ -130,9 +131,10 @@ def find_experiments(files: Iterable[Named], given: Collection[str] = ()) -> Exp
             bases[prefix] = base if counts and not said else prefix
         if base != bases[prefix] == prefix and prefix in bare:
             numbered[base].append(prefix)
+    # MindSpore counts the starts in each directory by itself: each rank has one number of a step that all saved.
     for base, prefixes in numbered.items():
-        if len(prefixes) > 1 and sum(len(ranks[one]) for one in prefixes) == len(
-            set().union(*(ranks[one] for one in prefixes))
+        if len(prefixes) > 1 and sum(len(ranks[prefix]) for prefix in prefixes) == len(
+            set().union(*(ranks[prefix] for prefix in prefixes))
         ):
             bases.update(dict.fromkeys(prefixes, base))
     return Experiments(bases)

@@ -37,9 +37,9 @@ def later_reruns(facts: Facts, planned: Saved, run: Run) -> tuple[RejectedStep, 
         return ()
     names, number = facts.names, facts.names.number_of
     bases, own = {names.of(file) for file in chosen}, {file.prefix for file in chosen}
-    written, passed, known = max(file.mtime_ns for file in chosen), [], set(own)
-    rerun = max(map(number, chosen))
-    last: tuple[int, Saved] | None = None
+    latest = written = max(file.mtime_ns for file in chosen)
+    passed, known, rerun = [], set(own), max(map(number, chosen))
+    last: Saved | None = None
     for saved in facts.saved[_place(facts, planned) :]:
         files = [file for file in facts.files_at(saved.step, saved) if names.of(file) in bases]
         later = {file.prefix: number(file) for file in files if number(file) > rerun and file.prefix not in known}
@@ -51,16 +51,11 @@ def later_reruns(facts: Facts, planned: Saved, run: Run) -> tuple[RejectedStep, 
                 reason = f"{_why_undecided(prefix, saved, planned, ranks)}; --run {prefix} chooses it"
                 passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
         times = [file.mtime_ns for file in files if file.prefix in own and file.name_has_rank]
-        if (
-            saved != planned
-            and saved.trained is None
-            and times
-            and min(times) > max(written, last[0] if last is not None else 0)
-        ):
-            last = max(times), saved
+        if saved.trained is None and min(times, default=0) > latest:
+            latest, last = max(times), saved
     if last is not None:
-        reason = f"it was written after step {planned.step}, {_NO_ORDER}; --step {last[1].step} chooses it"
-        passed.append(RejectedStep(last[1].step, reason, another_run=True, may_be_newer=True))
+        reason = f"it was written after step {planned.step}, {_NO_ORDER}; --step {last.step} chooses it"
+        passed.append(RejectedStep(last.step, reason, another_run=True, may_be_newer=True))
     return tuple(passed)
 
 
@@ -94,7 +89,7 @@ def given_up_slices(facts: Facts, planned: Saved, ranks: Sequence[RankVerdict]) 
     for file in every:
         if names.of(file) in bases and names.number_of(file) > planned.rerun:
             later[file.prefix].append(file)
-    before = facts.saved[: _place(facts, planned)] if later else ()
+    before = facts.saved[: _place(facts, planned)]
     newer = {file.prefix for saved in before for file in facts.files_at(saved.step, saved)}
     partly = {prefix: files for prefix, files in later.items() if prefix in newer and not _is_whole(facts, files)}
     given_up = [_given_up(file, files) for prefix, files in partly.items() for file in files]

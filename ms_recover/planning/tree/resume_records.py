@@ -37,14 +37,12 @@ class NamedRun:
         `trained` is the position of the step. Names count where nothing states positions.
         """
         prefixes = {file.prefix for file in files}
-        earlier = {one for one in prefixes if base_of(one) == base_of(self.prefix) and one != self.prefix}
-        behind = step > self.until if None in (trained, self.since) else (trained or 0) >= (self.since or 0)
-        if not behind or not prefixes or earlier != prefixes:
-            return None
-        if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
+        behind = step > self.until if trained is None or self.since is None else trained >= self.since
+        earlier = (rerun_of(name) < rerun_of(self.prefix) for name in prefixes)
+        if {base_of(name) for name in prefixes} != {base_of(self.prefix)} or not behind or not all(earlier):
             return None
         names = list_some(map(repr, sorted(prefixes)))
-        option = " or ".join(f"--run {one}" for one in sorted(prefixes))
+        option = " or ".join(f"--run {prefix}" for prefix in sorted(prefixes))
         return (
             f"its slices have the prefix {names}: meta.json names the later run {self.prefix!r}, up to {self.until}; "
             f"{option} takes it"
@@ -54,11 +52,9 @@ class NamedRun:
 def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice], step: Step) -> str | None:
     """Return why a step is unhealthy, by the prefix that most of its slices have; None when nothing says so."""
     prefixes = Counter(file.prefix for file in files)
-    if not unhealthy or not prefixes:
-        return None
-    prefix = min(prefixes, key=lambda one: (-prefixes[one], one))
-    found = next((one for one in unhealthy if (one.step, one.prefix) == (step, prefix)), None)
-    return f"marked unhealthy in {found.path}" if found is not None else None
+    prefix = min(prefixes, key=lambda name: (-prefixes[name], name), default=None)
+    marks = (mark for mark in unhealthy if (mark.step, mark.prefix) == (step, prefix))
+    return next((f"marked unhealthy in {mark.path}" for mark in marks), None)
 
 
 def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITIONS) -> NamedRun | None:
@@ -70,7 +66,7 @@ def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITION
     for meta in metas:
         if meta.step is not None and meta.prefix:
             steps[meta.prefix].append(meta.step)
-    prefix = max(steps, key=lambda one: len(steps[one]), default="")
+    prefix = max(steps, key=lambda name: len(steps[name]), default="")
     if 2 * len(steps[prefix]) <= sum(map(len, steps.values())):
         return None
     return NamedRun(prefix=prefix, until=max(steps[prefix]), since=positions.first_of(prefix))
@@ -93,7 +89,9 @@ def why_names_differ(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], st
     if len(forms) < 2:
         return None
     most = max(forms, key=lambda form: (len(forms[form]), form))
-    others = "; ".join(f"rank {list_some(held)}: {form}" for form, held in sorted(forms.items()) if form != most)
+    others = "; ".join(
+        f"rank {list_some(ranks_of)}: {form}" for form, ranks_of in sorted(forms.items()) if form != most
+    )
     return (
         f"MindFormers resumes from step {step} only when all ranks' names are alike: most are {most}, but {others}; "
         "rename the slices, their manifests and what meta.json names"
@@ -106,11 +104,11 @@ def plan_meta_files(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], ste
     if not places:
         return ()
     place = places.most_common(1)[0][0]
-    there = {meta.rank: meta for meta in metas if meta.place == place}
+    by_rank = {meta.rank: meta for meta in metas if meta.place == place}
     writes = []
     for verdict in ranks:
         folder, _, file = (verdict.path or "").rpartition("/")
-        target, meta = place.of(verdict.rank), there.get(verdict.rank)
+        target, meta = place.of(verdict.rank), by_rank.get(verdict.rank)
         why = _why_written(meta, file, step)
         if target == f"{folder}/{META_NAME}" and why is not None:
             named = meta.file if meta is not None and meta.step is not None else None
@@ -125,10 +123,9 @@ def _why_written(meta: MetaFile | None, file: str, step: Step) -> str | None:
         return meta.problem
     if meta.step == step and meta.file == file:
         return None
-    if meta.file.rpartition("-")[0] != file.rpartition("-")[0]:
-        return f"names {meta.file}"
-    if meta.step > step:
+    alike = meta.file.rpartition("-")[0] == file.rpartition("-")[0]
+    if alike and meta.step > step:
         return f"names step {meta.step}, training resumes from {step}"
-    if meta.step < step:
+    if alike and meta.step < step:
         return f"names the older step {meta.step}"
-    return f"names {meta.file}"  # of the other format
+    return f"names {meta.file}"

@@ -38,7 +38,7 @@ class Run:
     ending: str | None = None
     trained: int | None = None
     apart: frozenset[str] = frozenset()
-    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
+    names: Experiments = field(default=NO_NAMES, compare=False)
 
     def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
@@ -68,9 +68,9 @@ class Run:
 
     def may_be(self, other: Run) -> bool:
         """Whether files of two parts of a tree may be of one run, as far as both state it."""
-        ours = (self.run_id, self.started, self.base, self.prefix)
-        theirs = (other.run_id, other.started, other.base, other.prefix)
-        return all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
+        identity, base = (self.run_id, other.run_id), (self.base, other.base)
+        start, prefix = (self.started, other.started), (self.prefix, other.prefix)
+        return all(None in pair or len(set(pair)) == 1 for pair in (identity, start, base, prefix))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class OlderRuns:
     newest: tuple[str, Step] | None = None
     chosen: str | None = None
     exact: bool = False
-    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
+    names: Experiments = field(default=NO_NAMES, compare=False)
 
     def of_present(self, files: Iterable[SliceFile]) -> list[SliceFile]:
         """Return the slices of a step that may be of the present run.
@@ -104,15 +104,15 @@ class OlderRuns:
 
     def why_older(self, files: Iterable[SliceFile]) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
-        held = list(files)
-        if not held or self.of_present(held):
+        saved = list(files)
+        if not saved or self.of_present(saved):
             return None
         if self.chosen is not None:
-            names = sorted({_name_of(file) for file in held})
+            names = sorted({_name_of(file) for file in saved})
             have = f"its slices are of the run {' or '.join(map(repr, names))}"
             return f"{have}, and the run with the prefix {self.chosen!r} was chosen; {_option(names)}"
-        reasons = "; ".join(self.reasons[base] for base in sorted({self.names.of(file) for file in held}))
-        return f"{reasons}; {_option(sorted({_name_of(file) for file in held}))}"
+        reasons = "; ".join(self.reasons[base] for base in sorted({self.names.of(file) for file in saved}))
+        return f"{reasons}; {_option(sorted({_name_of(file) for file in saved}))}"
 
     def others_at(self, step: Step, files: Sequence[SliceFile], taken: Set[str]) -> list[str]:
         """Return a warning for each other run that saved a step, of which the slices with some paths are `taken`."""
@@ -120,26 +120,26 @@ class OlderRuns:
         prefixes, names = {file.prefix for file in own}, {_name_of(file) for file in own}
         bases = {self.names.of(file) for file in own}
         reruns = [file.rank for file in files if self.names.of(file) in bases]
-        one = len(set(reruns)) == len(reruns)
+        single = len(set(reruns)) == len(reruns)
         others: dict[str, list[SliceFile]] = defaultdict(list)
         for file in files if own and self.chosen is None else ():
-            same = self.names.of(file) in bases if one else file.prefix in prefixes
+            same = self.names.of(file) in bases if single else file.prefix in prefixes
             if _name_of(file) not in names and (identity_of(file.manifest)[0] or not same):
                 others[_name_of(file)].append(file)
         return [
-            f"step {step} of another run is passed over: {self._why_not(held, own)}; {_option([name])}"
-            for name, held in sorted(others.items())
+            f"step {step} of another run is passed over: {self._why_not(theirs, own)}; {_option([name])}"
+            for name, theirs in sorted(others.items())
         ]
 
-    def _why_not(self, held: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
-        base = self.names.of(held[0])
+    def _why_not(self, theirs: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
+        base = self.names.of(theirs[0])
         if base in self.reasons and base not in {self.names.of(file) for file in own}:
             return self.reasons[base]
-        run_id = identity_of(held[0].manifest)[0]
-        name = f"slices of run {run_id}" if run_id else f"slices with the prefix {held[0].prefix!r}"
-        later = min(file.mtime_ns for file in held) > max(file.mtime_ns for file in own)
+        run_id = identity_of(theirs[0].manifest)[0]
+        name = f"slices of run {run_id}" if run_id else f"slices with the prefix {theirs[0].prefix!r}"
+        later = min(file.mtime_ns for file in theirs) > max(file.mtime_ns for file in own)
         when = ", written after those that are taken" if later else ""
-        return f"{_ranks_text(held)} {name} as well{when}"
+        return f"{_ranks_text(theirs)} {name} as well{when}"
 
     def why_not_last(self, step: Step, run_id: str | None) -> str | None:
         """Return a warning when a step is of a run that another one followed; times prove no more than that."""
@@ -154,10 +154,10 @@ class OlderRuns:
 
 def why_alone(slices: Iterable[SliceFile], taken: Set[str]) -> str | None:
     """Return a warning when a single rank has the run of which slices are `taken`, and other ranks have other runs."""
-    held = list(slices)
-    names = {_name_of(file) for file in held if file.path in taken}
-    own = [file for file in held if _name_of(file) in names]
-    if len({file.rank for file in own}) != 1 or len({file.rank for file in held}) == 1:
+    every = list(slices)
+    names = {_name_of(file) for file in every if file.path in taken}
+    own = [file for file in every if _name_of(file) in names]
+    if len({file.rank for file in own}) != 1 or len({file.rank for file in every}) == 1:
         return None
     paths = list_some(sorted(file.path for file in own if file.path in taken))
     return f"only rank {own[0].rank} has this run, with {paths}; structure only: no replica and no manifest proves it"
@@ -252,22 +252,23 @@ def find_runs(
         sound = of_last_run(lineage, sound)
     larger = _larger(older, saved)
     counted = [*older.of_present(sound), *(file for file in sound if names.of(file) in larger)] or sound
-    unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
+    unnamed = not any(file.manifest.run_id for file in counted if file.manifest is not None)
     by_run: dict[Run, list[SliceFile]] = defaultdict(list)
-    for file in sorted(counted, key=lambda file: _by_run(file, names)):
+    for file in counted:
         if unnamed or file.manifest is not None:
             run_id, started = identity_of(file.manifest) if not unnamed else (None, None)
             run = Run(run_id=run_id, started=started, base=names.of(file), names=names)
             by_run[run].append(file)
-    runs = sorted(by_run, key=lambda run: _weight(by_run[run], names, newest=newest), reverse=True)
+    runs = sorted(by_run, key=lambda run: (run.run_id or "", _start_of(run), run.base or ""))
+    runs.sort(key=lambda run: _weight(by_run[run], names, newest=newest), reverse=True)
     if lineage is not None:
-        runs.sort(key=lambda run: -1 if run.started is None else run.started, reverse=True)
+        runs.sort(key=_start_of, reverse=True)
     if len(runs) > 1 and unnamed and not larger and not _separate(by_run):
         runs = [Run()]
     if named is not None:
         runs = [_of_prefix(run, sound, named) for run in runs]
     if newest:
-        runs = [one for run in runs for one in _settled(run, sound)]
+        runs = [part for run in runs for part in _settled(run, sound)]
     return tuple(runs) or (Run(),)
 
 
@@ -276,23 +277,22 @@ def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
 
     One of which a rank has two slices is not one of them: which of these were taken would be open.
     """
-    held: dict[str, list[int]] = defaultdict(list)
+    ranks: dict[str, list[int]] = defaultdict(list)
     for file in files if older.followed else ():
-        held[older.names.of(file)].append(file.rank)
-    most = max((len(set(held[base])) for base in older.present & held.keys()), default=0)
-    return {base for base in older.followed & held.keys() if len(held[base]) == len(set(held[base])) > most > 0}
+        ranks[older.names.of(file)].append(file.rank)
+    most = max((len(set(ranks[base])) for base in older.present & ranks.keys()), default=0)
+    return {base for base in older.followed & ranks.keys() if len(ranks[base]) == len(set(ranks[base])) > most > 0}
 
 
-def _by_run(file: SliceFile, names: Experiments) -> tuple[str, int, str]:
-    run_id, started = identity_of(file.manifest)
-    return run_id, -1 if started is None else started, names.of(file)
+def _start_of(run: Run) -> int:
+    return -1 if run.started is None else run.started
 
 
 def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     """Return the slices of a step that the last run of a lineage saved which has any; all of them where none has."""
-    orders = [lineage.order(file) for file in files]
-    last = max((order for order in orders if order is not None), default=None)
-    return [file for file, order in zip(files, orders, strict=True) if order == last]
+    placed = [(lineage.order(file), file) for file in files]
+    last = max((order for order, _ in placed if order is not None), default=None)
+    return [file for order, file in placed if order == last]
 
 
 def _weight(files: Sequence[SliceFile], names: Experiments, *, newest: bool) -> tuple[int, int, int]:
@@ -324,12 +324,12 @@ def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:
         return [run]
     count = Counter((file.rank, file.prefix) for file in own)
     both = {prefix for (_, prefix), slices in count.items() if slices > 1}
-    held: dict[Run, list[SliceFile]] = defaultdict(list)
+    parts: dict[Run, list[SliceFile]] = defaultdict(list)
     for file in own:
         ending = ending_of(file.path) if file.prefix in both else None
-        held[replace(run, prefix=file.prefix, ending=ending)].append(file)
+        parts[replace(run, prefix=file.prefix, ending=ending)].append(file)
     return sorted(
-        held,
-        key=lambda one: (*_weight(held[one], run.names, newest=True)[:2], one.prefix or "", one.ending or ""),
+        parts,
+        key=lambda part: (*_weight(parts[part], run.names, newest=True)[:2], part.prefix or "", part.ending or ""),
         reverse=True,
     )

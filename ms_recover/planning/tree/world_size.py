@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -77,7 +77,7 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
 def _beyond(inventory: Inventory, ranks: int, stated: str) -> dict[str, str]:
     """Return the rank lists that name ranks beyond a stated world, each path with the reason."""
     why = f"names ranks of another world than the {ranks} that {stated}"
-    return {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
+    return {file.path: why for file in inventory.group_files if file.info and file.info.highest >= ranks}
 
 
 def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> WorldSize:
@@ -103,8 +103,8 @@ def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> W
         if ranks <= world.ranks:
             return world
     if world.guessed and world.source == BY_FILES and world.ranks < ranks < 2 * world.ranks:
-        groups, there = find_word(options, ranks).groups, frozenset(inventory.ranks)
-        whole = sum(map(len, groups)) == ranks and any(len(there.intersection(group)) > 1 for group in groups)
+        groups, present = find_word(options, ranks).groups, frozenset(inventory.ranks)
+        whole = sum(map(len, groups)) == ranks and any(len(present.intersection(group)) > 1 for group in groups)
         if whole and ranks - world.ranks < len(groups):
             guessed = options.axes is None
             return replace(world, ranks=ranks, source=source, guessed=guessed, doubt=(world.ranks, problem))
@@ -146,26 +146,24 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
     strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
     sizes = Counter(file.devices_per_stage for file in strategies)
     devices = max(sizes, key=lambda size: (sizes[size], size), default=0)
-    stages = max((max(file.stages, default=0) for file in strategies if file.devices_per_stage == devices), default=0)
-    beyond = [rank for rank in inventory.ranks if rank >= (stages + 1) * devices]
-    if devices and 2 * len(beyond) < devices:  # a stray file or two make no further stage
-        best = max((rank for rank in inventory.ranks if rank not in beyond), default=-1) + 1
-    last_stage = next(
-        (f for f in strategies if f.devices_per_stage == devices and max(f.stages, default=0) == stages), None
-    )
-    if devices and last_stage is not None and (stages + 1) * devices >= best:
-        best, why = (stages + 1) * devices, f"the device matrix in {last_stage.path}"
+    if devices:
+        own = [file for file in strategies if file.devices_per_stage == devices]
+        last_stage = max(own, key=lambda file: max(file.stages, default=0))
+        ranks = (max(last_stage.stages, default=0) + 1) * devices
+        # A stray file or two make no further stage.
+        if 2 * sum(rank >= ranks for rank in inventory.ranks) < devices:
+            best, why = ranks, f"the device matrix in {last_stage.path}"
     rejected = {}
-    for group in inventory.group_files:
-        if devices and _highest_in(group) >= best and _crosses_stages(group, devices):
-            rejected[group.path] = (
+    lists = [(file.path, file.info) for file in inventory.group_files if file.info]
+    for path, info in lists:
+        if devices and info.highest >= best and _crosses_stages(info, devices):
+            rejected[path] = (
                 f"lists ranks of different stages of {devices} devices by {strategies[0].path}, up to rank "
-                f"{_highest_in(group)}, which nobody holds: it is of another world"
+                f"{info.highest}, which nobody holds: it is of another world"
             )
-    by_path = sorted(inventory.group_files, key=lambda file: file.path)
-    last = max((file for file in by_path if file.path not in rejected), key=_highest_in, default=None)
-    if last is not None and _highest_in(last) >= best:
-        best, why = _highest_in(last) + 1, f"the ranks listed in {last.path}"
+    for path, info in sorted(lists, key=lambda entry: entry[0]):
+        if path not in rejected and info.highest >= best:
+            best, why = info.highest + 1, f"the ranks listed in {path}"
     if best > _MOST_RANKS:
         raise ContradictionError(
             f"{why} give a world of {best} ranks, more than {_MOST_RANKS}: give the real one with --world-size"
@@ -183,50 +181,31 @@ def _is_agreed(inventory: Inventory, world: WorldSize) -> bool:
     none. Without either a stage may be missing: other pipelines send over the group of all ranks, which no list has.
     """
     strategies = inventory.strategy_files
-    lists = [file for file in inventory.group_files if file.rank is not None and file.info is not None]
+    lists = [(file.rank, file.info) for file in inventory.group_files if file.rank is not None and file.info]
     devices = {file.devices_per_stage for file in strategies}
     size = devices.pop() if len(devices) == 1 else 0
     if not size or world.ranks % size or world.rejected_lists or max(inventory.ranks, default=-1) >= world.ranks:
         return False
     last = world.ranks // size - 1
-    if not lists or not {file.rank for file in lists}.issuperset(file.rank for file in inventory.slices):
+    if not lists or not {rank for rank, _ in lists}.issuperset(file.rank for file in inventory.slices):
         return False
-    if any(not _names_its_own(file) or _crosses_stages(file, size) for file in lists):
+    if any(rank not in info.sorted_ranks or _crosses_stages(info, size) for rank, info in lists):
         return False
     if any(file.rank // size not in file.stages or max(file.stages) > last for file in strategies):
         return False
     if last > 0:
-        return any(_names_every_stage(file, size, last) for file in lists)
-    return not any(_names_a_stage(file, size) for file in lists) and all(
+        # The list of a rank of the last stage has a group of the ranks at its place in all stages.
+        columns = {rank: tuple(range(rank % size, rank + 1, size)) for rank, _ in lists if rank // size == last}
+        return any(columns.get(rank) in {group.ranks for group in info.groups} for rank, info in lists)
+    # The group of all ranks is no entry: where one has as many ranks as a stage, there are more.
+    groups = [group for _, info in lists for group in info.groups]
+    return not any(len(group.ranks) >= size > 1 for group in groups) and all(
         file.strategy.trains_at_once for file in strategies
     )
 
 
-def _names_its_own(file: GroupFile) -> bool:
-    ranks = file.info.sorted_ranks if file.info is not None and file.rank is not None else ()
-    place = bisect_left(ranks, file.rank or 0)
-    return place < len(ranks) and ranks[place] == file.rank
-
-
-def _names_every_stage(file: GroupFile, devices: int, last: int) -> bool:
-    """Whether the list of a rank of the last stage has a group of the ranks at its place in all stages."""
-    if file.info is None or file.rank is None or file.rank // devices != last:
-        return False
-    return tuple(range(file.rank % devices, file.rank + 1, devices)) in {group.ranks for group in file.info.groups}
-
-
-def _names_a_stage(file: GroupFile, devices: int) -> bool:
-    """Whether a list has a group of as many ranks as a stage: that of all ranks is no entry, so there are more."""
-    return file.info is not None and any(len(group.ranks) >= devices > 1 for group in file.info.groups)
-
-
-def _crosses_stages(file: GroupFile, devices: int) -> bool:
-    ranks = file.info.sorted_ranks if file.info is not None else ()
-    return bool(ranks) and ranks[0] // devices != ranks[-1] // devices
-
-
-def _highest_in(file: GroupFile) -> int:
-    return file.info.highest if file.info is not None else -1
+def _crosses_stages(info: GroupInfo, devices: int) -> bool:
+    return len({rank // devices for rank in (info.sorted_ranks[:1] + info.sorted_ranks[-1:])}) > 1
 
 
 def inside_world(file: GroupFile, world: WorldSize) -> GroupFile:
@@ -234,10 +213,10 @@ def inside_world(file: GroupFile, world: WorldSize) -> GroupFile:
 
     Where strategy files say how many ranks there are, such a list is rejected instead.
     """
-    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
+    if file.info is None or all(rank < world.ranks for rank in file.info.sorted_ranks[-1:]):
         return file
     ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
-    return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)
+    return replace(file, info=replace(file.info, restore_ranks=ranks) if ranks else None)
 
 
 def outside_world(inventory: Inventory, world: WorldSize) -> list[Note]:

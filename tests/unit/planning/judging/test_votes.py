@@ -10,6 +10,7 @@ from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.planning.claims.manifest_check import check_contents, check_manifest
+from ms_recover.planning.claims.seen_local import NOTHING_SEEN
 from ms_recover.planning.claims.tolerance import Tolerance
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.tree.facts import SliceFacts
@@ -47,6 +48,12 @@ def ballot(file, told):
         was_read=True,
         manifest_problem=None,
         content_problem=None,
+        claimed=False,
+        failing=False,
+        expected=None,
+        state_problem=None,
+        is_nan=False,
+        seen_local=NOTHING_SEEN,
     )
 
 

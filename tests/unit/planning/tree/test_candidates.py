@@ -6,15 +6,25 @@ from random import Random
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import MissingInputError
+from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.model.inventory import UnhealthySlice
+from ms_recover.model.inventory import MetaFile, RankPath, UnhealthySlice
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of
-from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike, runs_of
+from ms_recover.planning.tree.candidates import (
+    Candidate,
+    candidate_at,
+    every_run,
+    find_candidates,
+    refuse_experiments,
+    runs_alike,
+    runs_of,
+    saved_as,
+    text_of_others,
+)
 from ms_recover.planning.tree.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
@@ -103,6 +113,121 @@ def test_an_iteration_is_of_the_run_that_one_of_its_parts_names(tmp_path):
     newest, older = found(api.scan(root))
     assert (newest.step, newest.runs[0].run_id) == (Step.iteration(2), "B")
     assert older.another_run
+
+
+def counted(rank, step, trained, **changes):
+    return replace(slice_file(rank, step, **changes), global_step=trained)
+
+
+def test_a_name_that_two_runs_gave_to_different_steps_is_two_candidates_each_of_its_own_slices():
+    place = RankPath(("ckpt_dir", "/test_rank_", f"-{STEP}.ckpt"))
+    first = [replace(counted(rank, STEP, 10), place=place) for rank in range(2)]
+    again = [counted(rank, STEP, 16, prefix="test_1") for rank in range(2)]
+    inventory = tree([*first, *again], pairs(2))
+    newest, older = found(inventory)
+    assert [[run.trained for run in candidate.runs] for candidate in (newest, older)] == [[16], [10]]
+    for candidate, own, other in ((newest, again, first), (older, first, again)):
+        (run,) = candidate.runs
+        assert [run.why_foreign(file) for file in own] == [None, None]
+        assert all(run.why_foreign(file) for file in other)
+    (facts,) = TreeFacts(inventory).at(STEP)
+    both_times = runs_of(facts, STEP)
+    assert both_times == (*newest.runs, *older.runs)
+    assert [saved_as(facts, STEP, run).trained for run in both_times] == [16, 10]
+    assert candidate_at(TreeFacts(inventory), STEP) == Candidate(step=STEP, runs=both_times)
+
+
+def test_runs_outside_of_the_lineage_come_after_those_in_it():
+    (facts,) = TreeFacts(of(both("1_8", "a", 100), both("1_8", "b", 200, prefix="test_1"))).at(Step(1, 8))
+    assert [run.run_id for run in runs_of(facts, Step(1, 8))] == ["b"]
+    assert [run.run_id for run in every_run(facts, Step(1, 8))] == ["b", "a"]
+
+
+def with_meta(inventory, prefix, step=STEP):
+    places = RankPath(("ckpt_dir", "/meta.json"))
+    metas = [
+        MetaFile(rank=rank, path=places.of(rank), place=places, step=step, file="any", prefix=prefix)
+        for rank in inventory.ranks
+    ]
+    return replace(inventory, meta_files=tuple(metas))
+
+
+RERUNS = [slice_file(rank, prefix=prefix, mtime=mtime) for rank in range(2) for prefix, mtime in (("a", 9), ("a_1", 5))]
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "prefixes"),
+    [
+        ("a_1", {}, ["a_1"]),
+        ("a", {}, ["a"]),
+        ("a_2", {}, [None]),
+        ("a_1", {"newest": True}, ["a", "a_1"]),
+        ("a_1", {"run": "a"}, ["a"]),
+    ],
+)
+def test_of_reruns_side_by_side_the_named_one_is_taken(named, options, prefixes):
+    """As the operator says, else as meta.json do."""
+    (candidate,) = found(with_meta(tree(RERUNS, pairs(2)), named), **options)
+    assert [run.prefix for run in candidate.runs] == prefixes
+
+
+def test_a_run_that_every_meta_json_went_back_behind_is_passed_over_unless_it_was_chosen():
+    late = Step(3, 8)
+    old, new = (
+        [slice_file(rank, late, prefix="a") for rank in range(2)],
+        [slice_file(0, prefix="a_1"), slice_file(1, prefix="a_1")],
+    )
+    inventory = with_meta(tree([*old, *new], pairs(2)), "a_1")
+    passed, taken = found(inventory)
+    assert (passed.step, passed.another_run, passed.another_experiment) == (late, True, False)
+    assert "meta.json names the later run 'a_1'" in passed.reason
+    assert isinstance(taken, Candidate)
+    assert isinstance(found(inventory, run="a")[0], Candidate)
+    assert isinstance(found(tree([*old, *new], pairs(2)))[0], Candidate)
+
+
+@pytest.mark.parametrize(
+    ("names", "step", "refused"),
+    [
+        (("one", "two"), None, "slices of several experiments, 'one', 'two'"),
+        (("one", "two"), STEP, "step 2_8 of several experiments, 'one', 'two'"),
+        (("one", "two"), OLDER, None),
+        (("one", "one"), None, None),
+        ((None, None), None, None),
+    ],
+)
+def test_several_experiments_are_refused_where_nothing_chooses_one(names, step, refused):
+    first, second = names
+    slices = [
+        *experiment("1_8", "a", 100, first),
+        *experiment("2_8", "a", 100, first),
+        *experiment("2_8", "b", 200, second, prefix="test_1"),
+    ]
+    inventory = tree(slices, GROUPS)
+    facts = TreeFacts(inventory, PlanOptions(step=step))
+    if refused is None:
+        refuse_experiments(facts)
+        assert step is not None or text_of_others(facts) is None
+    else:
+        with pytest.raises(UsageError, match=rf"has {refused}: name one, with options=PlanOptions\(run='one'\)"):
+            refuse_experiments(facts)
+        assert "passed over are those of 'one' (up to step 2_8); --run takes" in text_of_others(facts)
+    for chosen in ("a", first) if first else ():
+        refuse_experiments(TreeFacts(inventory, PlanOptions(step=step, run=chosen)))
+
+
+def experiment(text, run, started, base, **changes):
+    return [
+        replace(file, manifest=replace(file.manifest, training=replace(file.manifest.training, base_prefix=base)))
+        for file in both(text, run, started, **changes)
+    ]
+
+
+def test_steps_of_another_experiment_alone_are_passed_over_as_such():
+    inventory = tree([*experiment("3_8", "a", 100, "one"), *experiment("2_8", "b", 200, "two", prefix="b")], GROUPS)
+    passed, taken = found(inventory)
+    assert (passed.step, passed.another_run, passed.another_experiment) == (Step(3, 8), True, True)
+    assert (taken.step, taken.runs[0].run_id) == (STEP, "b")
 
 
 def test_a_tree_without_slices_has_no_candidates():

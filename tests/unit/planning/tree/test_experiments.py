@@ -13,7 +13,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.candidates import find_candidates
-from ms_recover.planning.tree.lineage import find_run_records, merge_run_records
+from ms_recover.planning.tree.experiments import TakenExperiments, other_experiments, take_experiments
+from ms_recover.planning.tree.lineage import find_lineage, find_run_records, merge_run_records
 from ms_recover.planning.tree.prefixes import find_experiments
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import slice_file, tree
@@ -197,3 +198,44 @@ def test_the_number_of_ranks_is_that_of_the_experiment():
     own = PlanOptions(experiments=("lr_0.5",), world_size=2)
     found = list(find_candidates(TreeFacts(held, own)))
     assert [str(one.step) for one in found if not isinstance(one, RejectedStep)] == ["2_4"]
+
+
+def taken(*slices, **options):
+    files = [file for pair in slices for file in pair]
+    found = take_experiments(find_run_records(files), files, find_experiments(files), PlanOptions(**options))
+    return found.taken, found.by
+
+
+NAMELESS = saved("1_4", "a", 100, prefix="lr_0.01"), saved("2_4", "b", 200, prefix="lr_0.5")
+TIMED = saved("1_4", "a", base="lr_0.01", mtime=5), saved("2_4", "b", prefix="lr_0.5", base="lr_0.5", mtime=9)
+
+
+@pytest.mark.parametrize(
+    ("slices", "options", "expected"),
+    [
+        (NAMELESS, {}, ((), "")),
+        ((FIRST, SECOND), {}, (("lr_0.5",), "start")),
+        ((FIRST, SECOND), {"step": Step(1, 4)}, (("lr_0.01",), "start")),
+        ((FIRST, SECOND), {"step": Step(2, 4)}, (("lr_0.5",), "start")),
+        (TIMED, {}, (("lr_0.5",), "time")),
+        (TIMED, {"step": Step(1, 4)}, (("lr_0.01",), "time")),
+        (TIMED, {"step": Step(3, 4)}, ((), "time")),
+        ((FIRST, SECOND), {"run": "lr_0.01"}, (("lr_0.01",), "operator")),
+        ((FIRST, SECOND), {"run": "a"}, ((), "")),
+        ((FIRST, SECOND), {"experiments": ("x",)}, (("x",), "program")),
+    ],
+)
+def test_the_experiments_that_are_considered_and_what_names_them(slices, options, expected):
+    assert taken(*slices, **options) == expected
+
+
+def test_other_experiments_are_those_that_have_no_part_in_the_lineage():
+    tuned = saved("3_2", "c", 300, prefix="tune", base="tune", resumed_from=RunStep("a", Step(1, 4), 100))
+    files = [*FIRST, *SECOND, *tuned, *saved("2_2", "b", 200, prefix="lr_0.5", base="lr_0.5")]
+    own = TakenExperiments(taken=("tune",), by="start")
+    lineage = find_lineage(find_run_records(files))
+    assert other_experiments(own, lineage, files) == {"lr_0.5": Step(2, 4)}
+    assert other_experiments(own, None, files) == {"lr_0.01": Step(1, 4), "lr_0.5": Step(2, 4)}
+    beside = own.text_of({"lr_0.5": Step(2, 4)})
+    assert "'tune' was started last: passed over are those of 'lr_0.5' (up to step 2_4)" in beside
+    assert own.text_of({}) is replace(own, by="operator").text_of({"lr_0.5": Step(2, 4)}) is None

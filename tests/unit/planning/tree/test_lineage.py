@@ -4,20 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.errors import ContradictionError, MissingInputError, UsageError
+from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import (
     RunRecord,
+    choose_run,
     find_lineage,
     find_run_records,
     follow_choice,
+    inventory_of_run,
+    lists_of_others,
     merge_run_records,
+    naming_sizes,
+    text_of_sizes,
     texts_of_aside,
 )
-from tests.support.inventories import slice_file, tree
+from tests.support.inventories import group_file, slice_file, tree
 from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
 
@@ -320,3 +326,196 @@ def test_a_run_without_a_name_is_chosen_by_one_of_its_steps():
     assert found.advice(record("", None)) == "--step names one of its steps"
     assert found.advice(record("b", 2)).startswith("--run b chooses it, or recover_train(run='b')")
     assert found.advice(record("", None, prefixes=("x", "y"))).startswith("--run x or --run y chooses it")
+
+
+# --- what is said about runs ------------------------------------------------------------------------------------------
+
+
+def refused(name, *records):
+    with pytest.raises(UsageError) as said:
+        choose_run(merge_run_records(records), name)
+    return str(said.value)
+
+
+def test_a_run_without_a_name_is_meant_by_the_prefixes_of_its_slices():
+    nameless, named = record("", None, prefixes=("x_1", "y")), record("a", 1)
+    for name in ("x_1", "x", "y"):
+        assert choose_run((nameless, named), name) == nameless
+    assert choose_run((nameless, named), "a") == named
+    called = record("y", 2)
+    assert choose_run((nameless, named, called), "y") == called
+
+
+def test_who_names_no_run_or_two_is_told_which_there_are():
+    night = [record("night", 1000, "1_8"), record("night", 2000, None, aside=Step(3, 4))]
+    other, bare = record("other", 3000, base_prefix="exp"), record("", None, prefixes=("x",))
+    twice = "night@2000 (run night, started 1970-01-01 00:00:02 UTC, up to 3_4); night@1000 (run night, started "
+    assert refused("night", *night, other, bare) == (
+        f"there is more than one run 'night' here; there is {twice}1970-01-01 00:00:01 UTC, up to 1_8)"
+    )
+    assert refused("z", *night, other, bare) == (
+        "there is no run 'z' here; there is other (run other, started 1970-01-01 00:00:03 UTC, up to 1_8); "
+        f"{twice}1970-01-01 00:00:01 UTC, up to 1_8); x (by the prefix of its slices); exp (an experiment)"
+    )
+    assert refused("z") == "there is no run 'z' here; there is no run that has a name"
+
+
+RESUMED = (
+    record("a", 1, "2_8"),
+    record("b", 2, "2_2", resumed_from=RunStep("a", Step(2, 4), 1)),
+    record("x", 3, "2_6"),
+    record("y", 3, None, aside=Step(9, 9)),
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "newer"), [("2_1", ["a", "x"]), ("2_2", ["a", "x"]), ("2_5", ["a", "x"]), ("2_6", ["a"]), ("2_8", [])]
+)
+def test_newer_steps_of_other_runs_and_those_that_were_given_up_are_named(step, newer):
+    """Run b stands in the lineage, and went on from an earlier step than the last one of run a."""
+    texts = find_lineage(RESUMED, "b").newer_texts(Step.parse(step))
+    last = {"a": "2_8", "x": "2_6"}
+    begins = {name: f"step {last[name]} of run {name}, started 1970-01-01 00:00:00 UTC is newer: " for name in newer}
+    assert sorted(texts) == sorted(
+        f"{begin}--run {name} chooses it, or recover_train(run='{name}'), or MS_RECOVER_RUN={name} in the environment"
+        for name, begin in begins.items()
+    )
+
+
+def test_a_run_that_saved_nothing_after_another_one_went_on_gave_nothing_up():
+    found = find_lineage((record("a", 1, "2_4"), RESUMED[1]), "b")
+    assert found.newer_texts(Step(1, 1)) == []
+
+
+@pytest.mark.parametrize(("aside", "named"), [("2_2", False), ("2_3", True), (None, False)])
+def test_what_was_set_aside_is_named_where_it_is_newer(aside, named):
+    records = (record("a", 1, "2_2", aside=aside and Step.parse(aside)), record("b", 2))
+    for chosen, expected in (("a", named), ("b", named), (None, named)):
+        texts = find_lineage(records, chosen).set_aside_texts(Step(2, 2))
+        assert len(texts) == (expected if chosen != "b" else False)
+
+
+def test_why_steps_of_several_other_runs_are_passed_over_and_how_the_last_of_them_is_taken():
+    found = lineage(record("a", 1000), record("b", 2000), record("c", 3000))
+    (first, _), (second, _) = both("1_8", "a", 1000), both("1_8", "b", 2000)
+    assert found.why_outside([first, second]) == (
+        "its slices are of run b, started 1970-01-01 00:00:02 UTC, run a, started 1970-01-01 00:00:01 UTC, and run c, "
+        "started 1970-01-01 00:00:03 UTC was started later; --run b chooses it, or recover_train(run='b'), or "
+        "MS_RECOVER_RUN=b in the environment"
+    )
+    bare = replace(first, manifest=None)
+    assert found.why_outside([bare]) == (
+        "its slices are of a run that no manifest names, and run c, started 1970-01-01 00:00:03 UTC was started later"
+    )
+
+
+def test_a_run_that_began_with_the_first_step_was_not_resumed_by_hand():
+    first, later = both("1_1", "a", 1, cumulative=1), both("3_4", "a", 1, cumulative=20)
+    assert [find_run_records(files)[0].begun for files in (first, later)] == [None, None]
+    assert find_run_records(both("1_2", "a", 1, cumulative=1))[0].begun == Step(1, 1)
+    assert find_run_records(both("3_1", "a", 1, cumulative=8))[0].begun == Step(2, 1)
+
+
+def test_prefixes_name_the_runs_of_slices_whose_manifests_name_none():
+    bare = [replace(file, manifest=None) for prefix in ("y", "x", "") for file in both("1_8", "", None, prefix=prefix)]
+    (nameless,), (named,) = find_run_records(bare), find_run_records(both("1_8", "a", 1))
+    assert (nameless.prefixes, named.prefixes) == (("x", "y"), ())
+
+
+def test_a_run_that_was_resumed_by_hand_goes_on_from_its_experiment_alone():
+    by_hand = record("b", 2, "3_1", begun=Step(2, 8), base_prefix="test")
+    found = lineage(record("a", 1), by_hand)
+    (file, _) = both("2_8", "a", 1)
+    assert found.order(file) == (1, Step(2, 8))  # by its prefix
+    stating = replace(file.manifest, training=replace(file.manifest.training, base_prefix="other"))
+    assert found.order(replace(file, manifest=stating)) is None
+    assert found.order(replace(file, prefix="other")) is None
+    assert found.order_of(stating, file.step, "test") is None
+
+
+# --- what a tree shows of the chosen run ------------------------------------------------------------------------------
+
+
+def of_size(size, *files):
+    return [replace(file, manifest=replace(file.manifest, world_size=size)) for file in files]
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(2, (0,)), (3, (0, 2)), (1, (0,))])
+def test_the_world_of_a_chosen_run_is_that_of_its_slices(size, ranks):
+    """Rank 1 has slices of another run alone, rank 2 none at all."""
+    (own, _), others = both("1_8", "new", 200, prefix="test_1"), both("2_8", "old", 100)
+    bare = replace(own, manifest=None, prefix="bare")
+    whole = tree([*of_size(size, own), bare, *others], {2: [2]})
+    found = find_lineage(find_run_records(whole.slices), "new")
+    left = inventory_of_run(whole, found)
+    assert (left.ranks, [file.prefix for file in left.slices]) == (ranks, ["test_1", "bare"])
+    assert inventory_of_run(whole, None) == inventory_of_run(whole, replace(found, chosen=False)) == whole
+
+
+def test_where_nothing_of_the_chosen_run_or_of_others_is_in_place_everything_counts():
+    (own, _), others = both("1_8", "new", 200, prefix="test_1"), both("2_8", "old", 100)
+    found = find_lineage(find_run_records([own, *others]), "new")
+    for slices in ([own], others):
+        assert inventory_of_run(tree(slices, GROUPS), found).slices == tuple(slices)
+        assert inventory_of_run(tree(slices, GROUPS), found).ranks == (0, 1)
+
+
+def listing(ranks):
+    return replace(group_file(0, ranks or (0,)), info=None) if ranks is None else group_file(0, ranks)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "listed", "rejected"),
+    [
+        ({"group": (0, 1)}, 0, (0, 2), True),
+        ({"group": (1, 0, 1)}, 0, (0, 2), True),
+        ({"group": (0, 1)}, 0, (1, 0), False),
+        ({"group": (0, 1)}, 1, (0, 2), False),  # no slice of another run lies at rank 0
+        ({"group": (0, 1), "provenance": parse_origin("recovered from rank 0 (a), by group")}, 0, (0, 2), False),
+        ({"group": (1,)}, 0, (0, 2), False),
+        ({"group": (0,), "rank": 0}, 0, (0, 2), False),
+        ({"group": (0, 1)}, 0, None, False),
+        ({}, 0, (0, 2), False),
+    ],
+)
+def test_a_list_that_another_run_wrote_is_known_by_the_manifests_of_the_chosen_one(own, other, listed, rejected):
+    mine = both("1_8", "new", 200, prefix="test_1")[1]
+    mine = replace(mine, manifest=replace(mine.manifest, **own))
+    theirs = both("2_8", "old", 100)[other]
+    whole = tree([mine, theirs], {})
+    found = find_lineage((record("new", 200), record("old", 100)), "new")
+    reasons = lists_of_others(whole, [listing(listed), replace(group_file(0, (0, 2)), rank=None)], found)
+    why = "another run wrote it: it names ranks [0, 2], and the manifests of run new, started 1970-01-01 00:00:00 UTC"
+    assert reasons == ({"ckpt_dir0/group_info.pb": f"{why} name [0, 1]"} if rejected else {})
+    assert lists_of_others(whole, [listing(listed)], replace(found, chosen=False)) == {}
+
+
+def test_manifests_that_name_different_ranks_reject_no_list():
+    mine = both("1_8", "new", 200, prefix="test_1")[1]
+    several = [replace(mine, manifest=replace(mine.manifest, group=group)) for group in ((0, 1), (0, 1, 2))]
+    found = find_lineage((record("new", 200), record("old", 100)), "new")
+    whole = tree([*several, both("2_8", "old", 100)[0]], {})
+    assert lists_of_others(whole, [group_file(0, (0, 2))], found) == {}
+
+
+def test_runs_of_different_sizes_are_named_the_last_one_first():
+    large, small = of_size(4, *both("1_8", "a", 1000), *both("2_8", "a", 1000)), of_size(2, *both("1_4", "b", 2000))
+    old = of_size(8, *both("1_2", "old", None))
+    text = text_of_sizes(tree([*large, *small, *old], {}))
+    assert [part.split(", started")[0] for part in text.partition(": ")[2].split("; ")] == [
+        "run b",
+        "run a",
+        "run old, of 8 rank(s), up to step 1_2. run= (--run) chooses one of these runs",
+    ]
+    assert "of 4 rank(s), up to step 2_8" in text
+    assert text_of_sizes(tree(large, {})) is None
+    aside = SetAside(rank=0, step=Step(1, 4), path="a", aside="b", manifest=small[0].manifest)
+    assert "run b" in text_of_sizes(replace(tree(large, {}), set_aside=(aside,)))
+
+
+@pytest.mark.parametrize("error", [ContradictionError, UsageError])
+def test_what_is_refused_in_a_tree_of_several_sizes_names_them(error):
+    large, small = of_size(4, *both("1_8", "a", 1000)), of_size(2, *both("1_4", "b", 2000))
+    for files, text in (([*large, *small], r"^no\. Slices of different numbers of ranks lie here"), (large, r"^no$")):
+        with pytest.raises(error, match=text), naming_sizes(tree(files, {})):
+            raise error("no")

@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from ms_recover.model.inventory import OrphanManifest, RankPath, StrategyFile, UnhealthySlice
+from ms_recover.model.inventory import (
+    GroupFile,
+    Note,
+    OrphanManifest,
+    RankPath,
+    SetAside,
+    StrategyFile,
+    UnhealthySlice,
+)
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Strategy
 from ms_recover.planning.tree.lost_files import inventory_without
@@ -33,6 +41,34 @@ def test_files_in_a_directory_of_all_stay_and_those_of_a_rank_without_a_slice_go
     found = inventory_without(made, {1, 2}, 3)
     assert [one.path for one in found.strategy_files] == ["strategy/ckpt_strategy_rank_1.ckpt"]
     assert [one.path for one in found.unhealthy] == ["health_ckpts.json"]
+
+
+def test_what_was_set_aside_or_denied_goes_with_its_rank():
+    note = Note("ckpt_dir1", "permission denied")
+    aside = [SetAside(rank=rank, step=STEP, path=f"{rank}", aside="a", manifest=None) for rank in range(3)]
+    made = replace(tree([slice_file(0)], {}), denied=((1, note), (2, note)), set_aside=tuple(aside))
+    found = inventory_without(made, {1}, 3)
+    assert (found.denied, [file.rank for file in found.set_aside]) == (((2, note),), [0, 2])
+
+
+def test_rank_lists_show_the_directories_of_ranks_that_have_no_slice():
+    """A list of no rank, or at a place that names none, shows no directory."""
+    lists = [
+        GroupFile(0, "lists_0/group_info.pb", RankPath(("lists_", "/group_info.pb")), None),
+        GroupFile(None, "given/group_info.pb", None, None),
+        GroupFile(1, "one/group_info.pb", None, None),
+    ]
+    made = replace(
+        tree([slice_file(0)], {}),
+        group_files=tuple(lists),
+        strategy_files=tuple(
+            StrategyFile(rank, f"{folder}/strategy.ckpt", Strategy((0,), 0, ()))
+            for rank, folder in ((2, "lists_2"), (1, "one"), (1, "given"), (0, "lists_0"))
+        ),
+    )
+    found = inventory_without(made, {1, 2}, 3)
+    assert [file.path for file in found.strategy_files] == ["given/strategy.ckpt", "lists_0/strategy.ckpt"]
+    assert [file.path for file in found.group_files] == ["lists_0/group_info.pb", "given/group_info.pb"]
 
 
 def test_the_slice_of_a_rank_goes_from_a_directory_of_all():

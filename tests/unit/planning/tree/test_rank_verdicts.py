@@ -44,6 +44,12 @@ def test_a_file_that_is_of_fewer_ranks_is_missing():
     assert join_ranks({}) == ()
 
 
+def test_of_a_tree_that_has_one_kind_of_files_the_verdict_is_on_the_rank():
+    (joined,) = join_ranks({"model": [kept(0)]})
+    assert (joined.kind, joined.reason) == (None, "model: sound")
+    assert [file.kind for file in joined.by_kind] == ["model"]
+
+
 def test_reasons_are_given_once_with_their_ranks():
     verdicts = [lost(0), kept(1), lost(2), lost(3, "encrypted")]
     assert why_unrecoverable(verdicts) == "ranks 0, 2: no slice; rank 3: encrypted"

@@ -1,5 +1,7 @@
 """MindFormers' records: unhealthy steps, the run that every meta.json names, and what is written after a recovery."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.inventory import MetaFile, RankPath, UnhealthySlice
@@ -39,6 +41,9 @@ def test_a_step_is_unhealthy_by_the_prefix_that_most_of_its_slices_have():
     assert why_unhealthy([slice_file(1, prefix="CKP")], SICK, STEP) is None
     assert why_unhealthy([], SICK, STEP) is None
     assert why_unhealthy(rerun, (), STEP) is None
+    tie = [slice_file(0, prefix="CKP"), slice_file(1, prefix="CKP_1")]
+    assert why_unhealthy(tie, SICK, STEP) is None  # of equals the first name
+    assert why_unhealthy(tie, [replace(SICK[0], prefix="CKP", path="a.json")], STEP) == "marked unhealthy in a.json"
 
 
 def test_every_rank_gets_a_meta_json_that_names_its_slice_of_the_planned_step():
@@ -67,8 +72,11 @@ def test_every_rank_gets_a_meta_json_that_names_its_slice_of_the_planned_step():
         ({"file": "other-2_8.ckpt"}, "names other-2_8.ckpt"),
         ({"step": OLDER, "file": "CKP_rank_0-1_8.ckpt"}, "names the older step 1_8"),
         ({"step": Step(3, 8), "file": "CKP_rank_0-3_8.ckpt"}, "names step 3_8, training resumes from 2_8"),
+        ({"step": OLDER, "file": "other-1_8.ckpt"}, "names other-1_8.ckpt"),
+        ({"step": Step(3, 8), "file": "other-3_8.ckpt"}, "names other-3_8.ckpt"),
+        ({"step": OLDER}, "names the older step 1_8"),
     ],
-    ids=["right", "another format", "another name", "older", "newer"],
+    ids=["right", "another format", "another name", "older", "newer", "older name", "newer name", "older record"],
 )
 def test_why_a_meta_json_is_written_again(there, why):
     assert [one.reason for one in plan_meta_files([meta(0, **there)], [verdict(0)], STEP)] == ([why] if why else [])
@@ -102,6 +110,8 @@ def test_the_prefix_in_most_meta_json_names_the_last_run():
     assert find_named_run([*named, meta(2, prefix="CKP")]) == last
     assert find_named_run([*named, meta(2, prefix="CKP"), meta(3, prefix="CKP")]) is None
     assert find_named_run([]) is None
+    others = [meta(rank, file="other_rank_9-2_8.ckpt", prefix="") for rank in (1, 2)]
+    assert find_named_run([named[0], *others]) == last  # those that name no slice of the rank are no witness
 
 
 @pytest.mark.parametrize(
@@ -120,6 +130,42 @@ def test_newer_steps_of_an_earlier_run_are_abandoned(prefixes, step, abandoned):
     why = run.why_abandoned([slice_file(rank, step, prefix=prefix) for rank, prefix in enumerate(prefixes)], step)
     assert (why is not None) == abandoned
     assert why is None or "meta.json names the later run 'CKP_1', up to 2_8" in why
+
+
+@pytest.mark.parametrize(
+    ("since", "trained", "step", "abandoned"),
+    [
+        (14, 14, OLDER, True),
+        (14, 15, OLDER, True),
+        (14, 13, Step(3, 8), False),  # the named run may have been resumed from it
+        (14, None, Step(3, 8), True),
+        (14, None, STEP, False),
+        (None, 15, Step(3, 8), True),
+        (None, 15, STEP, False),
+        (0, 0, STEP, True),
+    ],
+)
+def test_positions_tell_what_an_earlier_run_trained_behind_the_begin_of_the_named_one(since, trained, step, abandoned):
+    """Without both of them, names tell it."""
+    run = NamedRun(prefix="CKP_1", until=STEP, since=since)
+    assert (run.why_abandoned([slice_file(0, step, prefix="CKP")], step, trained) is not None) == abandoned
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "option"),
+    [
+        (["CKP", "CKP_2"], "'CKP', 'CKP_2': meta.json names the later run 'CKP_3'"),
+        (["CKP", "CKP_2"], "; --run CKP or --run CKP_2 takes it"),
+        (["CKP_2", "CKP_3"], None),
+        (["CKP_2", "CKP_4"], None),
+        (["CKP_2", "other"], None),
+    ],
+)
+def test_a_step_is_abandoned_where_all_its_slices_are_of_earlier_runs(prefixes, option):
+    run = NamedRun(prefix="CKP_3", until=STEP)
+    late = Step(3, 8)
+    why = run.why_abandoned([slice_file(rank, late, prefix=prefix) for rank, prefix in enumerate(prefixes)], late)
+    assert option in why if option else why is None
 
 
 def test_ranks_with_slices_of_two_reruns_are_settled_by_the_named_one():

@@ -1,12 +1,15 @@
 """Runs: the slices of a step that were saved together."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
 from ms_recover.model.inventory import RankPath
+from ms_recover.model.manifest import RunStep, TrainingRecord
+from ms_recover.planning.tree.lineage import RunRecord, find_lineage
 from ms_recover.planning.tree.prefixes import base_of
-from ms_recover.planning.tree.runs import OlderRuns, Run, find_older_runs, find_runs
+from ms_recover.planning.tree.runs import OlderRuns, Run, find_older_runs, find_runs, why_alone
 from tests.support.inventories import OLDER, STEP, slice_file
 from tests.unit.planning.test_contents import backed
 
@@ -176,3 +179,159 @@ def test_a_step_of_a_run_that_another_followed_is_warned_of():
     assert found.why_not_last(OLDER, "old") is None
     assert found.why_not_last(STEP, None) is None
     assert find_older_runs(old).why_not_last(STEP, "old") is None
+
+
+# --- words about runs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (Run(run_id="a", started=5, base="test", prefix="test_1"), "run a"),
+        (Run(base="test", prefix="test_1"), "run test_1"),
+        (Run(base="test"), "run test"),
+        (Run(base="test", trained=14), "run test"),
+        (Run(base="test", trained=14, apart=frozenset({"x"})), "run test at step 14 of the training"),
+    ],
+)
+def test_a_run_is_called_by_the_closest_name_it_has(run, text):
+    assert run.text == text
+
+
+def test_a_slice_of_another_time_of_the_training_is_foreign():
+    mine, other = slice_file(0), slice_file(1)
+    run = Run(base="test", apart=frozenset({other.path}))
+    assert run.why_foreign(mine) is None
+    assert run.why_foreign(other) == "is of another step of the training that has the same name"
+
+
+def test_a_start_is_foreign_to_another_one_where_both_are_stated():
+    run = Run(run_id="a", started=100)
+    for started, foreign in ((100, False), (200, True), (None, False)):
+        file = started_at(0, "a", started)
+        assert (run.why_foreign(file) is not None) == foreign
+        assert Run(run_id="a").why_foreign(file) is None
+
+
+@pytest.mark.parametrize("field", ["run_id", "started", "base", "prefix"])
+def test_runs_of_two_parts_may_be_one_unless_they_state_different_things(field):
+    whole = Run(run_id="a", started=1, base="test", prefix="test_1")
+    assert whole.may_be(whole)
+    assert whole.may_be(replace(whole, **{field: None}))
+    assert replace(whole, **{field: None}).may_be(whole)
+    assert not whole.may_be(replace(whole, **{field: 7 if field == "started" else "b"}))
+
+
+def started_at(rank, run, started, step=STEP, **changes):
+    return backed(slice_file(rank, step, **changes), "a", run=run, group=(rank,), training=TrainingRecord(started))
+
+
+def texts(files, taken, older=None):
+    older = find_older_runs(files) if older is None else older
+    begin = f"step {STEP} of another run is passed over: "
+    found = older.others_at(STEP, files, {file.path for file in taken})
+    assert all(text.startswith(begin) for text in found)
+    return [text.removeprefix(begin) for text in found]
+
+
+def all_of(prefix, ranks=(0, 1, 2), mtime=1):
+    return [slice_file(rank, prefix=prefix, mtime=mtime) for rank in ranks]
+
+
+def test_other_runs_that_have_a_step_are_named_with_their_ranks():
+    one, two = [slice_file(rank, prefix="one", mtime=rank) for rank in range(3)], all_of("two")
+    assert texts([*one, *two], one) == ["ranks 0, 1, 2 have slices with the prefix 'two' as well; --run two takes it"]
+    assert texts([*one, *two[2:]], one) == ["only rank 2 has the prefix 'two', of another run; --run two takes it"]
+    assert texts([*one, *two], []) == []
+    assert texts([*one, *two], one, find_older_runs([*one, *two], "one")) == []
+    assert texts(one, one) == []
+
+
+@pytest.mark.parametrize(("mtime", "later"), [(0, False), (4, False), (5, True)])
+def test_another_run_that_was_written_after_the_one_that_is_taken_is_called_so(mtime, later):
+    present = OlderRuns(present=frozenset({"one", "two"}), reasons={})
+    one, two = [*all_of("one", mtime=1), slice_file(3, prefix="one", mtime=4)], all_of("two", mtime=mtime)
+    (text,) = texts([*one, *two], one, present)
+    assert (", written after those that are taken" in text) == later
+
+
+def test_reruns_are_one_run_as_long_as_no_rank_has_two_of_them():
+    first, again = all_of("test", (0, 1)), all_of("test_1", (2, 3))
+    assert texts([*first, *again], first) == []
+    both = all_of("test_1", (1, 2, 3))
+    assert texts([*first, *both], first) == [
+        "ranks 1, 2, 3 have slices with the prefix 'test_1' as well; --run test_1 takes it"
+    ]
+
+
+def test_other_runs_are_told_apart_by_the_ids_in_manifests():
+    new, old = [named(rank, "new") for rank in range(3)], [named(rank, "old", prefix="test_1") for rank in (1, 2)]
+    assert texts([*new, *old], new) == ["ranks 1, 2 have slices of run old as well; --run old takes it"]
+    bare = all_of("test_2", (3,))
+    assert texts([*new, *bare], new) == []
+
+
+def test_where_an_older_run_is_taken_its_own_reason_is_not_that_of_another_rerun():
+    old, new = all_of("old", mtime=1), all_of("new", mtime=2)
+    again, later = all_of("old_1", (0,), mtime=1), ", written after those that are taken"
+    assert texts([*old, *again, *new], old) == [
+        f"ranks 0, 1, 2 have slices with the prefix 'new' as well{later}; --run new takes it",
+        "rank 0 has slices with the prefix 'old_1' as well; --run old_1 takes it",
+    ]
+
+
+def test_a_run_that_one_rank_alone_has_is_warned_of_where_others_have_other_runs():
+    lone, *others = [named(0, "a"), named(1, "b"), named(2, "b")]
+    assert why_alone([lone, *others], {lone.path}).startswith(f"only rank 0 has this run, with {lone.path}; ")
+    assert why_alone([lone, *others], {others[0].path}) is None
+    assert why_alone([lone], {lone.path}) is None
+    assert why_alone([lone, named(0, "b", prefix="test_1")], {lone.path}) is None
+    assert why_alone([lone, *others], set()) is None
+
+
+# --- the order of runs ------------------------------------------------------------------------------------------------
+
+
+def test_where_a_lineage_has_no_slice_of_a_step_the_run_that_was_started_last_comes_first():
+    record = RunRecord(run_id="last", started=900, newest=STEP)
+    files = [started_at(rank, "most", 100) for rank in range(3)]
+    files += [started_at(3, "later", 200), started_at(2, "nameless", None), started_at(2, "", None)]
+    present = OlderRuns(present=PRESENT, reasons={})
+    found = find_runs(files, present, newest=False, lineage=find_lineage((record,)))
+    assert [run.run_id for run in found] == ["later", "most", "", "nameless"]
+    assert [run.run_id for run in find_runs(files, present, newest=False)] == ["most", "", "later", "nameless"]
+
+
+def test_of_the_runs_of_a_lineage_the_last_one_that_has_the_step_counts():
+    records = (
+        RunRecord(run_id="a", started=1, newest=STEP),
+        RunRecord(run_id="b", started=2, newest=STEP, resumed_from=RunStep("a", STEP, 1)),
+    )
+    first, second = [started_at(rank, "a", 1) for rank in range(3)], started_at(3, "b", 2)
+    present = OlderRuns(present=PRESENT, reasons={})
+    for files, expected in (([*first, second], ["b"]), (first, ["a"])):
+        found = find_runs(files, present, newest=False, lineage=find_lineage(records))
+        assert [run.run_id for run in found] == expected
+
+
+@pytest.mark.parametrize(("most", "prevails"), [(3, False), (4, False), (5, True)])
+def test_a_prefix_prevails_that_more_than_twice_as_many_ranks_have(most, prevails):
+    files = [*all_of("test", range(most)), *all_of("other", (0, 1))]
+    assert (len(runs(*files)) == 2) == prevails
+
+
+def test_a_prefix_in_one_format_stays_in_one_piece():
+    both = [slice_file(0), slice_file(0, prefix="test_1", mtime=2)]
+    assert {run.ending for run in runs(*both, newest=True)} == {None}
+
+
+@pytest.mark.parametrize(("mtime", "present"), [(2, {"old", "new"}), (3, {"new"})])
+def test_what_was_written_at_the_time_of_the_last_slice_was_not_written_after_it(mtime, present):
+    files = [*all_of("old", (0, 1), 1), *all_of("old", (2,), 2), *all_of("new", mtime=mtime)]
+    assert find_older_runs(files).present == present
+
+
+def test_facts_about_runs_do_not_depend_on_the_order_of_slices():
+    files = [named(0, "b"), named(1, "a"), named(2, "c", prefix="other"), named(3, "c")]
+    orders = [[(run.run_id, run.base) for run in runs(*order)] for order in permutations(files)]
+    assert orders.count(orders[0]) == len(orders)
