@@ -192,7 +192,7 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
     """
     counted = []
     slices = (by_rank[rank] for rank in sorted(by_rank))
-    for stage, ballots in grouped(slices, lambda one: facts.stages.of(one.rank)).items():
+    for stage, ballots in grouped(slices, lambda slice_: facts.stages.of(slice_.rank)).items():
         layouts = facts.stages.layouts.get(stage)
         if layouts is None or not all(ballot.contents.parameters for ballot in ballots):
             continue

@@ -79,7 +79,7 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
         if mine.file.encryption is not None:
             return None
         differ = _known_to_differ(facts, mine, theirs)
-        if not differ and _is_beginning(*sorted((mine, theirs), key=lambda one: len(one.listed))):
+        if not differ and _is_beginning(*sorted((mine, theirs), key=lambda slice_: len(slice_.listed))):
             continue
         shown.append(f"{mine.path} and {theirs.path}")
         if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):

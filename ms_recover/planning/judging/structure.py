@@ -119,10 +119,10 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     if lists.are_equal:
         return StructureFindings()
     originals = Counter(lists.of(slice_) for slice_ in sound if not slice_.recovered)
-    by_step = grouped(sound, lambda one: one.file.step)
+    by_step = grouped(sound, lambda slice_: slice_.file.step)
     # A lone copy is no witness for its source.
     witnesses = [slice_ for slice_ in sound if not slice_.recovered or originals[lists.of(slice_)] > 1]
-    by_run = grouped(witnesses, lambda one: (one.rank, one.file.prefix))
+    by_run = grouped(witnesses, lambda slice_: (slice_.rank, slice_.file.prefix))
     damaged: dict[str, str] = {}
     usual = _Usual.of(by_run, lists, stages)
     for slices in by_step.values():

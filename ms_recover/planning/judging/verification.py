@@ -66,8 +66,8 @@ def join_verifications(root: str, parts: Sequence[Verification], documents: tupl
         return parts[0]
     missing: dict[Step, set[int]] = defaultdict(set)
     for part in parts:
-        for one in part.missing:
-            missing[one.step].update(one.ranks)
+        for absent in part.missing:
+            missing[absent.step].update(absent.ranks)
     checks = sorted(
         (check for part in parts for check in part.checks),
         key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path),

@@ -126,6 +126,7 @@ class _Axes:
         name = layout.parameter
         used = sorted(axis for axes in cut for axis in axes)
         if self.wanted != self.tensor:
+            # One dimension cut over all of them can be cut over any number; of any other cut nothing says what remains.
             cuts = [axes for axes in cut if axes]
             whole = not cuts or (
                 len(cuts) == 1
@@ -139,6 +140,7 @@ class _Axes:
                     f"would cut it; {_INSTEAD}"
                 )
             return [(0, self.wanted)]
+        # The axes that the parameter is whole on lie between those that cut it: negative, no stride of the source.
         fine, at = [], self.first
         for stride, size in used:
             if stride > at:

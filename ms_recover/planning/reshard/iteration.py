@@ -148,7 +148,7 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
     """
     stages: dict[int, Strategy] = {}
     files: dict[str, ListedFile] = {}
-    held: dict[str, list[tuple[int, Transfer]]] = {}
+    moves: dict[str, list[tuple[int, Transfer]]] = {}
     kinds = [kind for kind in WEIGHT_KINDS if any(file.kind == kind for file in plan.files)]
     for stage, strategy in enumerate(plan.strategies):
         first = stage * plan.devices
@@ -156,17 +156,18 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
         for kind in kinds:
             like = next((file for file in plan.files if (file.stage, file.kind) == (stage, kind)), None)
             listed = []
-            for one, part, transfer in plan.parts_of(like) if like is not None else ():
-                if one.name == GLOBAL_STEP.name or not transfer.shape:
+            for moved, part, transfer in plan.parts_of(like) if like is not None else ():
+                name = moved.name
+                if name == GLOBAL_STEP.name or not transfer.shape:
                     continue
-                whole = Layout(one.name, (plan.devices,), ((),) * len(transfer.shape))
-                layout = layouts.setdefault(one.name, whole)
+                # The document has a layout for all that it lists, where no strategy needs to name what is whole.
+                layout = layouts.setdefault(name, Layout(name, (plan.devices,), ((),) * len(transfer.shape)))
                 uneven = any(other.shape != part.shape for other in transfer.parts.values())
                 if uneven or saved_layout(layout, first) is None:
-                    raise UsageError(f"{source} cuts {one.name!r} in a way that metadata.json cannot state: {_INSTEAD}")
-                held.setdefault(one.name, []).append((stage, transfer))
-                nbytes = prod(part.shape) * one.item_size(transfer)
-                listed.append(Parameter(one.name, one.cast or transfer.dtype, part.shape, nbytes))
+                    raise UsageError(f"{source} cuts {name!r} in a way that metadata.json cannot state: {_INSTEAD}")
+                moves.setdefault(name, []).append((stage, transfer))
+                nbytes = prod(part.shape) * moved.item_size(transfer)
+                listed.append(Parameter(name, moved.cast or transfer.dtype, part.shape, nbytes))
             same = ListedFile(parameters=ParameterList(listed))
             for rank in range(first, first + plan.devices):
                 files[WeightsName(prefix, kind, rank, plan.ranks).name] = same
@@ -174,7 +175,7 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
     made = metadata_from_layouts(stages, source, files)
     if made.metadata is None:
         raise UsageError(f"--format mindformers: {made.problem}: {_INSTEAD}")
-    _check_regions(made.metadata, plan, held, source)
+    _check_regions(made.metadata, plan, moves, source)
     return made.metadata
 
 
