@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ms_recover.planning.claims.regions import Grid, intersect, runs_of, volume
+from ms_recover.planning.claims.regions import Grid, cover, intersect, runs_of, volume
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -40,6 +40,32 @@ def test_boxes_of_different_tensors_share_nothing_that_could_be_named():
 
 def test_without_boxes_nothing_is_near():
     assert list(Grid([]).near(((0, 1),))) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pieces_and_what_is_uncovered_are_each_element_of_a_box_once(seed):
+    """Of a box without elements nothing is uncovered."""
+    source = Random(seed)
+    shape = [source.randint(0, 5) for _ in range(source.randint(0, 3))]
+
+    def some_box():
+        return tuple(tuple(sorted((source.randint(0, size), source.randint(0, size)))) for size in shape)
+
+    def elements(box):
+        return list(product(*(range(*side) for side in box)))
+
+    target, boxes = some_box(), [some_box() for _ in range(source.randint(0, 4))]
+    pieces, uncovered = cover(target, boxes)
+    given = [(element, number) for number, part in pieces for element in elements(part)]
+    expected = {
+        element: number
+        for element in elements(target)
+        if (number := next((at for at, box in enumerate(boxes) if element in elements(box)), None)) is not None
+    }
+    assert sorted(given) == sorted(expected.items())
+    rest = [element for box in uncovered for element in elements(box)]
+    assert sorted(rest) == sorted(set(elements(target)) - expected.keys())
+    assert all(volume(box) for box in (*uncovered, *(part for _, part in pieces)))
 
 
 @pytest.mark.parametrize("seed", range(60))
