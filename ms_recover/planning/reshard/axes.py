@@ -50,8 +50,8 @@ def target_of_axes(
     first, tensor, widest = _find_tensor_ranks(merged, devices)
     copies, wanted = devices // tensor, axes.size("tp")
     new_copies = axes.size("dp") * axes.size("cp")
-    inner = list(order).index("dp") < list(order).index("tp") if {"dp", "tp"} <= set(order) else False
-    if tensor > 1 and copies > 1 and first != (copies if inner else 1):
+    inner = [axis for axis in order if axis in ("dp", "tp")] == ["dp", "tp"]
+    if tensor > 1 and first != (copies if inner else 1):
         raise UsageError(
             f"--axes: parameters of the source are cut over ranks that are {first} apart, which is no order "
             f"{','.join(order)} of its {copies} data-parallel and {tensor} tensor-parallel ranks: give --order, or "
