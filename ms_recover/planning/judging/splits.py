@@ -176,8 +176,8 @@ def _is_cut(facts: Facts, slice_: SliceFacts, other: SliceFacts) -> bool:
         return False  # what the files say is compared with the rank lists
     for strategy in {id(file.strategy): file.strategy for file in facts.inventory.strategy_files}.values():
         devices = strategy.devices_per_stage
-        stage = slice_.rank // devices if devices else None
-        if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
+        stages = {rank // devices for rank in (slice_.rank, other.rank)} if devices else set()
+        if len(stages) != 1 or (strategy.stages and stages.isdisjoint(strategy.stages)):
             continue
         layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in slice_.listed.index}
         apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (slice_.rank, other.rank)))) > 1]
