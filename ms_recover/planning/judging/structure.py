@@ -90,7 +90,7 @@ class _Lists:
         for slice_ in slices:
             (loose if slice_.path.endswith(ANY_ORDER) else ordered)[slice_.listed] = None
         by_set = {frozenset(listed): listed for listed in reversed(ordered)} if loose else {}
-        self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose if listed not in ordered}
+        self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose}
         self._same |= {listed: listed for listed in ordered}
         numbers: dict[tuple[str, ...], int] = {}
         self._names = {listed: tuple(parameter.name for parameter in listed) for listed in self._same.values()}
@@ -238,7 +238,7 @@ def _is_part(names: tuple[str, ...], others: tuple[str, ...]) -> bool:
 
 
 def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
-    return len(longer) > len(names) and longer[: len(names)] == names
+    return names != longer and names == longer[: len(names)]
 
 
 class _Before:
@@ -263,8 +263,6 @@ def _truncated(slices: Sequence[SliceFacts], before: _Before, lists: _Lists) -> 
     """Mark a slice damaged when another that should list the same lists the same and more behind it."""
     was_longer = [slice_ for slice_ in slices if _was_longer(slice_, before, lists)]
     total = Counter(map(lists.named, slices))
-    if len(total) == 1 and not was_longer:
-        return {}
     longer_before = Counter(map(lists.named, was_longer))
     in_group = Counter((slice_.group, lists.named(slice_)) for slice_ in slices)
     first: dict[int, SliceFacts] = {}
