@@ -50,7 +50,7 @@ def find_dealt(compared: Comparison) -> Comparison:
         slices = [
             slice_ for slice_ in facts.counted_at(step) if _is_usable(slice_) and slice_.path not in structure.damaged
         ]
-        if step in shown or not slices:
+        if step in shown:
             continue
         alike, unlike = _compare_replicas(facts, slices, trainable)
         if alike:

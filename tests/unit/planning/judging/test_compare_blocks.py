@@ -196,7 +196,7 @@ def test_a_strategy_file_that_a_manifest_names_is_trusted_and_one_that_no_other_
     for digest in ("s", "t"):
         saved = with_manifest(values, 0, kind="saved", evidence=None, strategy_digest=digest)
         assert bool(compare(values, {0: [0], 1: [1]}, layouts, saved).disagreements) is (digest == "s")
-    within = compare(["abce", "uvwe", "xyce", "uvwe"], PAIRS, CUT_IN_TWO)
+    within = compare(["abce", "uvwe", "xyce", "pqwe"], PAIRS, CUT_IN_TWO)
     assert "it is not the strategy file of these slices" in within.disagreements[0, 2]
 
 
@@ -241,6 +241,7 @@ def test_a_manifest_settles_what_another_step_leaves_open_where_the_loser_is_out
     if settled:
         assert found.outvoted[path(2)].names == ("a", "global_step")
         assert "proven by manifest" in found.outvoted[path(2)].reason
+        assert found.outvoted[path(2)].reason.endswith("; and 'global_step' likewise")
         assert found.good[path(2)] == {"b", "moment1.a"}
 
 
