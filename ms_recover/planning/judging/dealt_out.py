@@ -142,7 +142,7 @@ def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts]) -> str | No
                 continue
             for path, listed in _lists_of(facts, step, rank):
                 slice_ = next(iter(lists.values()))
-                if listed not in lists and not any(listed < other or other < listed for other in lists):
+                if not any(listed.issubset(other) or listed.issuperset(other) for other in lists):
                     return f"{path} and {slice_.path} should hold the same slice but list different parameters"
     return None
 

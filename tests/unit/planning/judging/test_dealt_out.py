@@ -187,7 +187,8 @@ def test_a_slice_shows_it_by_its_metadata_unless_it_is_damaged_or_encrypted(how)
 def test_documents_state_the_list_of_each_file_so_that_nothing_else_shows_it():
     slices = [replace(slice_file(0), dealt=True)]
     assert STEP in structure(slices, {0: [0]}).deduplicated
-    assert structure(slices, {0: [0]}, part=replace(WHOLE, kind="model")).deduplicated == {}
+    part = replace(WHOLE, kind="model", world_size=1, source="metadata.json")
+    assert structure(slices, {0: [0]}, part=part).deduplicated == {}
 
 
 def test_replicas_that_show_it_are_the_reason_also_where_metadata_do():
