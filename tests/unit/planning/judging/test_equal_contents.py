@@ -14,6 +14,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.equal_contents import (
     Division,
+    equal_ranks,
     is_unclaimed,
     ranks_without_claim,
     regular_divisions,
@@ -192,3 +193,49 @@ def test_what_is_read_next_is_the_newest_step_and_then_the_older_ones_of_equal_r
     assert wanted((), r0="a", r1="b", r2="a", r3="b") == []
     assert wanted((), r0="a", r1="b", r2="a", r3="c") == [(0, OLDER), (2, OLDER)]
     assert slices_to_compare(facts_of(slices=[slice_file(0)]), ()) == ()
+
+
+def test_where_a_rank_has_older_slices_only_those_of_all_ranks_are_read():
+    slices = [slice_file(rank, step) for step in (STEP, OLDER) for rank in range(4) if (rank, step) != (3, STEP)]
+    read = slices_to_compare(facts_of(slices=slices, known=contents(r0="a", r1="b", r2="a")), (3,))
+    assert [(file.rank, file.step) for file in read] == [(rank, OLDER) for rank in range(4)]
+    read = slices_to_compare(facts_of(slices=slices, known=contents(r0="a", r1="b", r2="c")), (3,))
+    assert read == ()
+
+
+@pytest.mark.parametrize("how", ["encrypted", "damaged", "recovered"])
+def test_slices_that_show_nothing_are_not_compared(how):
+    first = {
+        "encrypted": replace(slice_file(0), encryption="AES-GCM"),
+        "damaged": slice_file(0, problem="cut"),
+        "recovered": backed(slice_file(0), "a", origin="recovered from rank 2 (x), by structure"),
+    }[how]
+    read = slices_to_compare(facts_of(slices=[first, *(slice_file(rank) for rank in (1, 2, 3))]), (3,))
+    assert [file.rank for file in read] == [1, 2, 3]
+
+
+def test_equal_ranks_are_named_with_the_option_that_says_so_where_a_rank_is_lost():
+    facts = facts_of(
+        slices=[slice_file(rank) for rank in range(3)] + [slice_file(3, OLDER)], known=contents(r0="a", r1="b", r2="a")
+    )
+    (text,) = equal_ranks(facts, (3,))
+    assert text == (
+        "ranks 0 and 2 hold equal bytes at step 2_8, but no file says who holds the same slice; if rank 3 holds what "
+        "rank 1 holds, accept it with: --group 0,2 --group 1,3"
+    )
+    assert equal_ranks(facts, ()) == ()
+    assert equal_ranks(facts_of(known=contents(r0="a", r1="b", r2="c", r3="d")), (3,)) == ()
+
+
+def test_where_claims_contradict_each_other_they_are_to_be_moved_out_first():
+    plain = facts_of(PAIRS, known=contents(r0="a", r1="b", r2="a", r3="b"))
+    odd = replace(
+        plain,
+        groups=replace(plain.groups, contested={0: "why"}),
+        stages=replace(plain.stages, contradicts="x/strategy.ckpt"),
+    )
+    (text,) = equal_ranks(odd, (3,))
+    assert "and the rank lists and x/strategy.ckpt contradict each other: an evaluation or another job may have" in text
+    assert text.endswith(
+        "if rank 3 holds what rank 1 holds, move them out of the tree and say: --group 0,2 --group 1,3"
+    )
