@@ -104,8 +104,6 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
         return ()
     ranks, divisions = _most_likely(facts, seen)
     added = range(facts.world.ranks, ranks)
-    if not lost and not added:
-        return ()
     common = [step for step, by_rank in seen.items() if any(by_rank.keys() >= set(alike[:2]) for alike in sets)]
     which = list_some(map(_set_text, sets), _MOST_NAMED, separator="; ")
     at = f"step{'s' * (len(common) > 1)} {list_some(map(str, common), 8)}"

@@ -239,3 +239,13 @@ def test_where_claims_contradict_each_other_they_are_to_be_moved_out_first():
     assert text.endswith(
         "if rank 3 holds what rank 1 holds, move them out of the tree and say: --group 0,2 --group 1,3"
     )
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_a_last_rank_without_a_trace_is_thought_of_where_files_alone_say_how_many_there_are(guessed):
+    facts = facts_of(slices=[slice_file(rank) for rank in range(3)], known=contents(r0="a", r1="b", r2="a"))
+    facts = replace(facts, world=replace(facts.world, guessed=guessed))
+    texts = equal_ranks(facts, ())
+    assert [text.partition("; if ")[2] for text in texts] == (
+        ["rank 3 holds what rank 1 holds, accept it with: --group 0,2 --group 1,3"] if guessed else []
+    )
