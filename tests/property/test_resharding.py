@@ -38,6 +38,9 @@ seeds = st.integers(0, (1 << 32) - 1)
 def drawn(source: Random) -> tuple[dict[str, np.ndarray], Job, Job]:
     """Return parameters, and two jobs that cut them."""
     arrays = random_arrays(source)
+    if source.random() < 0.3:  # a parameter without elements is one all the same
+        empty = np.zeros(source.choice([(0,), (0, 4), (4, 0)]), np.float32)
+        arrays = {**arrays, "empty": empty, COUNTER: arrays[COUNTER]}
     shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
     job, target = random_job(source, shapes), random_job(source, shapes)
     return arrays, job, target

@@ -50,7 +50,7 @@ def cover(target: Box, boxes: Iterable[Box]) -> tuple[list[tuple[int, Box]], lis
         What none of them gives.
     """
     pieces: list[tuple[int, Box]] = []
-    left = [target]
+    left = [target] if volume(target) else []
     for index, box in enumerate(boxes):
         rest: list[Box] = []
         for part in left:

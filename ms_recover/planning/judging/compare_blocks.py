@@ -56,8 +56,6 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
     Those of which no contents are known do not vote.
     """
     by_rank = {slice_.rank: slice_ for slice_ in slices if slice_.digests is not None}
-    if not by_rank:
-        return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
     by_file = find_blocks(by_rank, facts.stages, facts.groups)
@@ -93,8 +91,7 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
         if not is_uncommitted(facts, slice_)
     }
     refuted: dict[str, str] = {}
-    by_file = find_blocks(by_rank, facts.stages, facts.groups) if len(by_rank) > 1 else {}
-    for path, blocks in by_file.items():
+    for path, blocks in find_blocks(by_rank, facts.stages, facts.groups).items():
         counted = [tally for block in blocks for tally in _count(facts, block, by_rank, frozenset())] if path else []
         agree, differ = _count_sides(counted)
         odd = min((slice_ for slice_, names in differ.items() if len(names) > agree[slice_]), default=None)
@@ -192,7 +189,7 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
     """
     counted = []
     slices = (by_rank[rank] for rank in sorted(by_rank))
-    for stage, ballots in grouped(slices, lambda one: facts.stages.of(one.rank)).items():
+    for stage, ballots in grouped(slices, lambda slice_: facts.stages.of(slice_.rank)).items():
         layouts = facts.stages.layouts.get(stage)
         if layouts is None or not all(ballot.contents.parameters for ballot in ballots):
             continue
@@ -300,8 +297,6 @@ def _ranks_of(facts: Facts, block: Block) -> tuple[int, ...]:
 
 
 def _merge(lost: Sequence[Outvoted]) -> Outvoted:
-    if len(lost) == 1:
-        return lost[0]
     names = tuple(dict.fromkeys(name for outvoted in lost for name in outvoted.names))
     first, *more = lost
     also = [name for outvoted in more for name in outvoted.names if name not in first.names]

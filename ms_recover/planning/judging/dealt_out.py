@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.grouped import grouped
 from ms_recover.model.inventory import OrphanManifest, SliceFile
+from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.claims.layouts import NOT_SHARDED
@@ -49,7 +50,7 @@ def find_dealt(compared: Comparison) -> Comparison:
         slices = [
             slice_ for slice_ in facts.counted_at(step) if _is_usable(slice_) and slice_.path not in structure.damaged
         ]
-        if step in shown or not slices:
+        if step in shown:
             continue
         alike, unlike = _compare_replicas(facts, slices, trainable)
         if alike:
@@ -123,9 +124,9 @@ def _unlike(slice_: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
     return None
 
 
-def _by_metadata(held: Iterable[SliceFacts]) -> str | None:
-    one = next((one for one in held if one.file.dealt), None)
-    return None if one is None else f"{one.path} was saved with remove_redundancy=True, as its metadata says"
+def _by_metadata(slices: Iterable[SliceFacts]) -> str | None:
+    dealt = next((slice_ for slice_ in slices if slice_.file.dealt), None)
+    return None if dealt is None else f"{dealt.path} was saved with remove_redundancy=True, as its metadata says"
 
 
 def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts]) -> str | None:
@@ -141,7 +142,7 @@ def _by_lost(facts: Facts, step: Step, slices: Iterable[SliceFacts]) -> str | No
                 continue
             for path, listed in _lists_of(facts, step, rank):
                 slice_ = next(iter(lists.values()))
-                if listed not in lists and not any(listed < other or other < listed for other in lists):
+                if not any(listed.issubset(other) or listed.issuperset(other) for other in lists):
                     return f"{path} and {slice_.path} should hold the same slice but list different parameters"
     return None
 
@@ -154,8 +155,8 @@ def _lists_of(facts: Facts, step: Step, rank: int) -> Iterator[tuple[str, Names]
             yield f"the manifest of {stating.path}", frozenset(item.name for item in stating.manifest.parameters)
     for other in facts.steps:
         for item in facts.at(other, rank) if other != step else ():
-            peers = (one for peer in item.group if peer != rank for one in facts.at(other, peer))
-            if _is_usable(item) and all(one.listed.names != item.listed.names for one in peers):
+            replicas = (replica for peer in item.group if peer != rank for replica in facts.at(other, peer))
+            if _is_usable(item) and all(replica.listed.names != item.listed.names for replica in replicas):
                 yield item.path, item.listed.names
 
 
@@ -312,17 +313,21 @@ def find_cut_off(compared: Comparison) -> Comparison:
     for at in _undamaged_steps(compared):
         for stage in sorted(at.slices.keys() & facts.stages.layouts.keys()):
             slices, unlisted = at.slices[stage], at.unlisted.get(stage, frozenset())
-            lists = {one.listed for one in slices}
+            lists = {slice_.listed for slice_ in slices}
             names = frozenset[str]().union(*(listed.names for listed in lists))
             if at.step in structure.deduplicated:
                 damaged |= _cut_among(facts, stage, slices, names | unlisted)
                 continue
-            begun = {one for one in lists if any(len(one) < len(other) and one == other[: len(one)] for other in lists)}
-            found = _cut_among(facts, stage, slices, names) if begun else {}
+            begun = {short for short in lists if any(_is_begun(short, other) for other in lists)}
+            cut = _cut_among(facts, stage, slices, names) if begun else {}
             if unlisted and len(lists) == len(slices):
-                begun, found = lists, _ending_before(facts, slices, slices, min(unlisted))
-            damaged |= {one.path: found[one.path] for one in slices if one.listed in begun and one.path in found}
+                begun, cut = lists, _ending_before(facts, slices, slices, min(unlisted))
+            damaged |= {item.path: cut[item.path] for item in slices if item.listed in begun and item.path in cut}
     return replace(compared, structure=replace(structure, damaged=damaged))
+
+
+def _is_begun(short: ParameterList, other: ParameterList) -> bool:
+    return len(short) < len(other) and short == other[: len(short)]
 
 
 def lacks_kinds(compared: Comparison) -> bool:
@@ -344,15 +349,15 @@ def _undamaged_steps(compared: Comparison) -> Iterator[_Undamaged]:
     own = {stage: families(name for name in names if named[name] == 1) for stage, names in layouts.items()}
     for step in facts.steps:
         every = facts.counted_at(step)
-        if all(one.manifest is not None for one in every):
+        if all(slice_.manifest is not None for slice_ in every):
             continue
-        usable = [one for one in every if _is_usable(one) and one.path not in damaged and covers(one.file)]
-        prefixes = dict.fromkeys(one.file.prefix for one in usable)
+        usable = [item for item in every if _is_usable(item) and item.path not in damaged and covers(item.file)]
+        prefixes = dict.fromkeys(slice_.file.prefix for slice_ in usable)
         for prefix in prefixes:
-            slices = usable if len(prefixes) == 1 else [one for one in usable if one.file.prefix == prefix]
-            by_stage = grouped(slices, lambda one: facts.stages.of(one.rank))
+            slices = usable if len(prefixes) == 1 else [item for item in usable if item.file.prefix == prefix]
+            by_stage = grouped(slices, lambda slice_: facts.stages.of(slice_.rank))
             saved = {stage: _kinds_in(kinds[stage], by_stage[stage]) for stage in by_stage.keys() & kinds.keys()}
-            lacking = {stage: frozenset[str]().union(*saved.values()) - found for stage, found in saved.items()}
+            lacking = {stage: frozenset[str]().union(*saved.values()) - kinds_of for stage, kinds_of in saved.items()}
             unlisted = {
                 stage: frozenset[str]().union(*(names for kind, names in own[stage].items() if kind in lacking[stage]))
                 for stage in lacking
@@ -370,7 +375,7 @@ def _kinds_in(kinds: Mapping[str, Names], slices: Iterable[SliceFacts]) -> froze
 def _cut_among(facts: Facts, stage: int, slices: Sequence[SliceFacts], names: Names) -> dict[str, str]:
     """Find the slices that may have ended with a part of a parameter of which every holder is there and none has it."""
     damaged: dict[str, str] = {}
-    of_rank = grouped(slices, lambda one: one.rank)
+    of_rank = grouped(slices, lambda slice_: slice_.rank)
     for cut in facts.stages.cuts[stage]:
         wanted = frozenset(name for name in cut.names & names if not name.startswith(NOT_SHARDED))
         holders: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -379,9 +384,9 @@ def _cut_among(facts: Facts, stage: int, slices: Sequence[SliceFacts], names: Na
         for ranks in holders.values():
             if not of_rank.keys() >= set(ranks):
                 continue
-            held = [one for rank in ranks for one in of_rank[rank]]
-            for name in sorted(wanted.difference(*(one.listed.names for one in held))):
-                damaged |= _ending_before(facts, held, slices, name)
+            alike = [slice_ for rank in ranks for slice_ in of_rank[rank]]
+            for name in sorted(wanted.difference(*(slice_.listed.names for slice_ in alike))):
+                damaged |= _ending_before(facts, alike, slices, name)
     return damaged
 
 
@@ -392,14 +397,14 @@ def _ending_before(
 
     One with a manifest was saved as it is, and so was one that lists what it did at another step, or what comes after.
     """
-    listing = {one.listed for one in slices if name in one.listed.index}
+    listing = {slice_.listed for slice_ in slices if name in slice_.listed.index}
     later_names = frozenset(later.name for listed in listing for later in listed[listed.index[name] :])
     why = f"ends too early: {facts.stages.paths[facts.stages.of(slices[0].rank)]} names {name!r}, which no slice has"
     return {
-        one.path: f"{why} that holds the same part"
-        for one in holders
-        if one.manifest is None and not one.path.endswith(ANY_ORDER)
-        if later_names.isdisjoint(one.listed.names) and not _was_listed(facts, one)
+        holder.path: f"{why} that holds the same part"
+        for holder in holders
+        if holder.manifest is None and not holder.path.endswith(ANY_ORDER)
+        if later_names.isdisjoint(holder.listed.names) and not _was_listed(facts, holder)
     }
 
 

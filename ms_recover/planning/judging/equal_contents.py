@@ -28,11 +28,11 @@ Seen = Mapping[Step, Mapping[int, Hashable]]
 def is_unclaimed(facts: Facts) -> bool:
     """Whether no rank list, layout or word of the operator says who holds the same slice."""
     groups = facts.groups
-    told = any(
+    claimed = any(
         len(ranks) > 1 or rank in groups.claimed or not groups.sources[rank].endswith(MANIFEST_SUFFIX)
         for rank, ranks in groups.members.items()
     )
-    return not told and facts.stages.problem is not None
+    return not claimed and facts.stages.problem is not None
 
 
 def why_overwritten(facts: Facts) -> str | None:
@@ -59,12 +59,11 @@ def ranks_without_claim(facts: Facts, recoverable: bool, rejected: Sequence[Reje
     None where that is of no interest; no ranks where some may be lost without a trace.
     """
     newest = next(iter(of_this_run(tuple(rejected))), None)
+    lost = newest.ranks if newest is not None else ()
     if not is_unclaimed(facts):
-        lost = newest.ranks if newest is not None else ()
         return lost if lost and why_overwritten(facts) is not None else None
-    if not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
-        return None
-    return newest.ranks if newest is not None else ()
+    of_interest = lost if newest is not None else recoverable and facts.world.guessed
+    return lost if of_interest else None
 
 
 def slices_to_compare(facts: Facts, lost: Sequence[int]) -> tuple[SliceFile, ...]:
@@ -105,8 +104,6 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
         return ()
     ranks, divisions = _most_likely(facts, seen)
     added = range(facts.world.ranks, ranks)
-    if not lost and not added:
-        return ()
     common = [step for step, by_rank in seen.items() if any(by_rank.keys() >= set(alike[:2]) for alike in sets)]
     which = list_some(map(_set_text, sets), _MOST_NAMED, separator="; ")
     at = f"step{'s' * (len(common) > 1)} {list_some(map(str, common), 8)}"

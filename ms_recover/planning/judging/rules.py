@@ -117,16 +117,9 @@ def _uncommitted(case: Case) -> Ruling:
 def _doubles(case: Case) -> Ruling:
     judged: dict[str, Judgement] = {}
     for doubles in grouped(case.pending, lambda slice_: slice_.rank).values():
-        left = doubles
-        committed = [slice_ for slice_ in doubles if slice_.manifest is not None]
-        if 0 < len(committed) < len(doubles):
-            text = f"{committed[0].path} is the slice of this step that has a manifest"
-            judged |= {
-                slice_.path: Judgement(status="superseded", reason=text)
-                for slice_ in doubles
-                if slice_.manifest is None
-            }
-            left = committed
+        left = [slice_ for slice_ in doubles if slice_.manifest is not None] or doubles
+        text = f"{left[0].path} is the slice of this step that has a manifest"
+        judged |= {slice_.path: Judgement(status="superseded", reason=text) for slice_ in doubles if slice_ not in left}
         if len(left) > 1:
             paths = " and ".join(slice_.path for slice_ in left)
             prefixes = sorted({slice_.file.prefix for slice_ in left})

@@ -79,7 +79,7 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
         if mine.file.encryption is not None:
             return None
         differ = _known_to_differ(facts, mine, theirs)
-        if not differ and _is_beginning(*sorted((mine, theirs), key=lambda one: len(one.listed))):
+        if not differ and _is_beginning(*sorted((mine, theirs), key=lambda slice_: len(slice_.listed))):
             continue
         shown.append(f"{mine.path} and {theirs.path}")
         if not (_is_apart(mine, theirs, differ) or _is_cut(facts, mine, theirs)):
@@ -176,8 +176,8 @@ def _is_cut(facts: Facts, slice_: SliceFacts, other: SliceFacts) -> bool:
         return False  # what the files say is compared with the rank lists
     for strategy in {id(file.strategy): file.strategy for file in facts.inventory.strategy_files}.values():
         devices = strategy.devices_per_stage
-        stage = slice_.rank // devices if devices else None
-        if stage is None or stage != other.rank // devices or (strategy.stages and stage not in strategy.stages):
+        stages = {rank // devices for rank in (slice_.rank, other.rank)} if devices else set()
+        if len(stages) != 1 or (strategy.stages and stages.isdisjoint(strategy.stages)):
             continue
         layouts = {layout.parameter: layout for layout in strategy.layouts if layout.parameter in slice_.listed.index}
         apart = [name for name, layout in layouts.items() if len(set(cells_of(layout, (slice_.rank, other.rank)))) > 1]

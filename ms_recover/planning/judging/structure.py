@@ -90,7 +90,7 @@ class _Lists:
         for slice_ in slices:
             (loose if slice_.path.endswith(ANY_ORDER) else ordered)[slice_.listed] = None
         by_set = {frozenset(listed): listed for listed in reversed(ordered)} if loose else {}
-        self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose if listed not in ordered}
+        self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose}
         self._same |= {listed: listed for listed in ordered}
         numbers: dict[tuple[str, ...], int] = {}
         self._names = {listed: tuple(parameter.name for parameter in listed) for listed in self._same.values()}
@@ -119,10 +119,10 @@ def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFi
     if lists.are_equal:
         return StructureFindings()
     originals = Counter(lists.of(slice_) for slice_ in sound if not slice_.recovered)
-    by_step = grouped(sound, lambda one: one.file.step)
+    by_step = grouped(sound, lambda slice_: slice_.file.step)
     # A lone copy is no witness for its source.
     witnesses = [slice_ for slice_ in sound if not slice_.recovered or originals[lists.of(slice_)] > 1]
-    by_run = grouped(witnesses, lambda one: (one.rank, one.file.prefix))
+    by_run = grouped(witnesses, lambda slice_: (slice_.rank, slice_.file.prefix))
     damaged: dict[str, str] = {}
     usual = _Usual.of(by_run, lists, stages)
     for slices in by_step.values():
@@ -238,7 +238,7 @@ def _is_part(names: tuple[str, ...], others: tuple[str, ...]) -> bool:
 
 
 def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
-    return len(longer) > len(names) and longer[: len(names)] == names
+    return names != longer and names == longer[: len(names)]
 
 
 class _Before:
@@ -263,8 +263,6 @@ def _truncated(slices: Sequence[SliceFacts], before: _Before, lists: _Lists) -> 
     """Mark a slice damaged when another that should list the same lists the same and more behind it."""
     was_longer = [slice_ for slice_ in slices if _was_longer(slice_, before, lists)]
     total = Counter(map(lists.named, slices))
-    if len(total) == 1 and not was_longer:
-        return {}
     longer_before = Counter(map(lists.named, was_longer))
     in_group = Counter((slice_.group, lists.named(slice_)) for slice_ in slices)
     first: dict[int, SliceFacts] = {}

@@ -19,10 +19,15 @@ def find_trials(facts: Facts, step: Step, rank: int, needed: Iterable[int] | Non
 
     Those with a manifest need not be read: it states their contents.
     """
-    nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True)
-    there = next((other for other in nearest if other != step and bare_at(facts, other, rank)), None)
+    nearest = next((other for other in _nearest_first(facts, step) if bare_at(facts, other, rank)), None)
     ranks = facts.ranks if needed is None else needed
-    return [one.file for other in ranks for one in bare_at(facts, there, other)] if there is not None else []
+    return [one.file for other in ranks for one in bare_at(facts, nearest, other)] if nearest is not None else []
+
+
+def _nearest_first(facts: Facts, step: Step) -> list[Step]:
+    """Return the steps before a step, the last one first, and then those behind it."""
+    others = (other for other in facts.steps if other != step)
+    return sorted(others, key=lambda other: (other < step, other), reverse=True)
 
 
 def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: Collection[int]) -> list[SliceFile]:
@@ -36,10 +41,9 @@ def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int], shown: C
         ranks = [rank for rank in facts.stages.ranks(stage) if rank not in facts.lost]
         showing = [rank for rank in ranks if rank in shown]
         cuts = [cut for cut in facts.stages.cuts.get(stage, ()) if not _comparable(facts, cut, showing)]
-        nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True) if cuts else ()
-        for other in nearest:
+        for other in _nearest_first(facts, step) if cuts else ():
             bare = [rank for rank in ranks if bare_at(facts, other, rank)]
-            pairs = {rank for cut in cuts for rank in _comparable(facts, cut, bare)} if other != step else ()
+            pairs = {rank for cut in cuts for rank in _comparable(facts, cut, bare)}
             if pairs:
                 trials += [slice_.file for rank in sorted(pairs) for slice_ in bare_at(facts, other, rank)]
                 break

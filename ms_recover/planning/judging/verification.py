@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.file_names import STATE_SUFFIX
@@ -66,15 +66,11 @@ def join_verifications(root: str, parts: Sequence[Verification], documents: tupl
         return parts[0]
     missing: dict[Step, set[int]] = defaultdict(set)
     for part in parts:
-        for one in part.missing:
-            missing[one.step].update(one.ranks)
-    checks = sorted(
-        (check for part in parts for check in part.checks),
-        key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path),
-    )
+        for absent in part.missing:
+            missing[absent.step].update(absent.ranks)
     return Verification(
         root=root,
-        checks=tuple(checks),
+        checks=_newest_first(check for part in parts for check in part.checks),
         disagreements=tuple(dict.fromkeys(text for part in parts for text in part.disagreements)),
         missing=tuple(MissingRanks(step, tuple(sorted(missing[step]))) for step in sorted(missing, reverse=True)),
         documents=documents,
@@ -124,11 +120,16 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
                         reason=note.reason if note is not None else f"rank {rank} has no slice of step {step}",
                     )
                 )
-    checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
     # What a callback keeps beside a slice is lost with it: it counts beside sound ones alone.
     states = tuple(
         Note(slice_.path + STATE_SUFFIX, slice_.state_problem)
         for slice_, judgement in judged.slices
         if judgement.status == "sound" and slice_.state_problem is not None and not sealing
     )
-    return Verification(facts.inventory.root, tuple(checks), judged.disagreements, tuple(missing), states=states)
+    return Verification(
+        facts.inventory.root, _newest_first(checks), judged.disagreements, tuple(missing), states=states
+    )
+
+
+def _newest_first(checks: Iterable[SliceCheck]) -> tuple[SliceCheck, ...]:
+    return tuple(sorted(checks, key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path)))

@@ -121,7 +121,7 @@ def count_witnesses(ballots: Iterable[SliceFacts]) -> int:
     paths = {ballot.path for ballot in seen.values()}
     count = 0
     for ballot in seen.values():
-        sources = ballot.manifest.provenance.sources if ballot.manifest is not None and ballot.recovered else ()
+        sources = ballot.manifest.provenance.sources if ballot.manifest is not None else ()
         count += not any(source.host is None and source.path in paths for source in sources)
     return max(count, 1) if seen else 0
 

@@ -20,7 +20,7 @@ def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:
         nbytes = prod(part.shape) * transfer.item_size
         listed = Parameter(parameter.name, transfer.dtype, part.shape, nbytes)
         pieces = []
-        for piece in part.pieces if nbytes else ():
+        for piece in part.pieces if nbytes else ():  # contents of no bytes need no source
             region = transfer.regions[piece.region]
             holders = _holders(plan, parameter, transfer, piece.region, file.rank)
             first, *others = [book.number(holder) for holder in holders]
@@ -28,6 +28,7 @@ def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:
             size = volume(region.box) * transfer.item_size
             pieces.append(Piece(first, piece.runs, size, digest, tuple(others)))
         parameters.append(ComposedParameter(listed, tuple(pieces)))
+    # What each rank has of its own is borrowed: the target's rank gets the values of another one.
     own = tuple(parameter.name for parameter, _, _ in plan.parts_of(file) if parameter.own)
     return ComposeAction(
         rank=file.rank,
@@ -89,9 +90,9 @@ class CutBack:
             for parameter in file.parameters:
                 self._files.setdefault(parameter, []).append(number)
         self._parameters: dict[int, list[int]] = {}
-        for number, one in enumerate(plan.parameters):
-            if not one.own:
-                self._parameters.setdefault(one.transfer, []).append(number)
+        for number, moved in enumerate(plan.parameters):
+            if not moved.own:
+                self._parameters.setdefault(moved.transfer, []).append(number)
         self._regions: dict[int, list[tuple[int, int]]] = {}
         for number, transfer in enumerate(plan.transfers):
             for place, region in enumerate(transfer.regions if transfer.nbytes else ()):
@@ -99,9 +100,9 @@ class CutBack:
         self.sources = sorted(self._regions)
         self._grids: dict[int, tuple[list[tuple[int, ...]], Grid]] = {}
         self._first: dict[tuple[int, tuple[int, ...]], int] = {}
-        for parameter, held in self._files.items():
+        for parameter, files in self._files.items():
             cells = plan.transfers[plan.parameters[parameter].transfer].cells
-            for number in held:
+            for number in files:
                 self._first.setdefault((parameter, cells[plan.files[number].place]), number)
 
     def of(self, source: int) -> Iterator[tuple[MovedParameter, Box, list[tuple[int, Box, Box]]]]:
@@ -160,7 +161,7 @@ def cut_back(
             Piece(numbers.setdefault(file, len(numbers)), runs_of(part, place, box, item), volume(place) * item)
             for file, part, place in parts
         ]
-        pieces.sort(key=lambda piece: piece.runs.target)
+        pieces.sort(key=lambda piece: piece.runs.target)  # so that the region is made from its start on
         shape = tuple(stop - start for start, stop in box)
         listed = Parameter(parameter.source_name, parameter.cast or transfer.dtype, shape, volume(box) * item)
         if parameter.cast is not None:

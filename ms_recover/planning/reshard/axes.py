@@ -50,8 +50,8 @@ def target_of_axes(
     first, tensor, widest = _find_tensor_ranks(merged, devices)
     copies, wanted = devices // tensor, axes.size("tp")
     new_copies = axes.size("dp") * axes.size("cp")
-    inner = list(order).index("dp") < list(order).index("tp") if {"dp", "tp"} <= set(order) else False
-    if tensor > 1 and copies > 1 and first != (copies if inner else 1):
+    inner = [axis for axis in order if axis in ("dp", "tp")] == ["dp", "tp"]
+    if tensor > 1 and first != (copies if inner else 1):
         raise UsageError(
             f"--axes: parameters of the source are cut over ranks that are {first} apart, which is no order "
             f"{','.join(order)} of its {copies} data-parallel and {tensor} tensor-parallel ranks: give --order, or "
@@ -126,6 +126,7 @@ class _Axes:
         name = layout.parameter
         used = sorted(axis for axes in cut for axis in axes)
         if self.wanted != self.tensor:
+            # One dimension cut over all of them can be cut over any number; of any other cut nothing says what remains.
             cuts = [axes for axes in cut if axes]
             whole = not cuts or (
                 len(cuts) == 1
@@ -139,6 +140,7 @@ class _Axes:
                     f"would cut it; {_INSTEAD}"
                 )
             return [(0, self.wanted)]
+        # The axes that the parameter is whole on lie between those that cut it: negative, no stride of the source.
         fine, at = [], self.first
         for stride, size in used:
             if stride > at:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from ms_recover.errors import UsageError
@@ -52,16 +52,20 @@ def _state_prefixes(names: Collection[str]) -> frozenset[str]:
     """Return the dotted beginnings of names behind which only names of other parameters stand."""
     prefixes: dict[str, bool] = {}
     for name in names:
-        at = name.find(".")
-        while at >= 0:
-            prefixes[name[:at]] = prefixes.get(name[:at], True) and name[at + 1 :] in names
-            at = name.find(".", at + 1)
+        for prefix, rest in _beginnings(name):
+            prefixes[prefix] = prefixes.get(prefix, True) and rest in names
     return frozenset(prefix for prefix, whole in prefixes.items() if whole)
 
 
 def _is_state(name: str, prefixes: Collection[str]) -> bool:
+    return any(prefix in prefixes for prefix, _ in _beginnings(name))
+
+
+def _beginnings(name: str) -> Iterator[tuple[str, str]]:
+    """Yield each dotted beginning of a name, and the rest behind it."""
     parts = name.split(".")
-    return any(".".join(parts[:end]) in prefixes for end in range(1, len(parts)))
+    for end in range(1, len(parts)):
+        yield ".".join(parts[:end]), ".".join(parts[end:])
 
 
 def prefix_of(file: SliceFile) -> str | None:
@@ -106,12 +110,11 @@ def common_of(
         if saved.step == step:
             info = saved.common.value
             if info is None:
-                others = {other.step.step: other.common.value for other in inventory.iterations if other is not saved}
-                sound = {number: common for number, common in others.items() if common is not None}
+                stated = ((other.step.step, other.common.value) for other in inventory.iterations)
+                sound = {number: common for number, common in stated if common is not None}
                 info = rebuild_common(step.step, sound, global_step=saved.global_step).common
             if info is not None:
-                members = info.members
-                known = {name: getattr(info, name) for name in members if name in CommonInfo.__dataclass_fields__}
+                members, known = info.members, info.stated
             known["step_num"] = step.step
     if not inventory.iterations:  # slices of another format hold progress as parameters, and in manifests
         known = {name: value for name, value in values.items() if name in (*MEMBERS, "consumed_samples")}
@@ -124,7 +127,7 @@ def common_of(
     known.update(given)  # the operator's word goes before all that was found
     if not inventory.iterations:
         known.setdefault("global_step", known["step_num"])
-    members = tuple(dict.fromkeys((*members, *(name for name in known if name != "members"))))
+    members = tuple(dict.fromkeys((*members, *known)))
     missing = [name for name in REQUIRED if known.get(name) is None]
     if missing:
         words = " ".join(f"--common {name}=NUMBER" for name in missing if name != "global_step")
@@ -148,7 +151,7 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
     """
     stages: dict[int, Strategy] = {}
     files: dict[str, ListedFile] = {}
-    held: dict[str, list[tuple[int, Transfer]]] = {}
+    moves: dict[str, list[Transfer]] = {}
     kinds = [kind for kind in WEIGHT_KINDS if any(file.kind == kind for file in plan.files)]
     for stage, strategy in enumerate(plan.strategies):
         first = stage * plan.devices
@@ -156,17 +159,17 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
         for kind in kinds:
             like = next((file for file in plan.files if (file.stage, file.kind) == (stage, kind)), None)
             listed = []
-            for one, part, transfer in plan.parts_of(like) if like is not None else ():
-                if one.name == GLOBAL_STEP.name or not transfer.shape:
+            for moved, part, transfer in plan.parts_of(like) if like is not None else ():
+                name = moved.name
+                if name == GLOBAL_STEP.name or not transfer.shape:
                     continue
-                whole = Layout(one.name, (plan.devices,), ((),) * len(transfer.shape))
-                layout = layouts.setdefault(one.name, whole)
-                uneven = any(other.shape != part.shape for other in transfer.parts.values())
-                if uneven or saved_layout(layout, first) is None:
-                    raise UsageError(f"{source} cuts {one.name!r} in a way that metadata.json cannot state: {_INSTEAD}")
-                held.setdefault(one.name, []).append((stage, transfer))
-                nbytes = prod(part.shape) * one.item_size(transfer)
-                listed.append(Parameter(one.name, one.cast or transfer.dtype, part.shape, nbytes))
+                # The document has a layout for all that it lists, where no strategy needs to name what is whole.
+                layout = layouts.setdefault(name, Layout(name, (plan.devices,), ((),) * len(transfer.shape)))
+                if saved_layout(layout, first) is None:
+                    raise UsageError(f"{source} cuts {name!r} in a way that metadata.json cannot state: {_INSTEAD}")
+                moves.setdefault(name, []).append(transfer)
+                nbytes = prod(part.shape) * moved.item_size(transfer)
+                listed.append(Parameter(name, moved.cast or transfer.dtype, part.shape, nbytes))
             same = ListedFile(parameters=ParameterList(listed))
             for rank in range(first, first + plan.devices):
                 files[WeightsName(prefix, kind, rank, plan.ranks).name] = same
@@ -174,21 +177,16 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
     made = metadata_from_layouts(stages, source, files)
     if made.metadata is None:
         raise UsageError(f"--format mindformers: {made.problem}: {_INSTEAD}")
-    _check_regions(made.metadata, plan, held, source)
+    _check_regions(made.metadata, moves, source)
     return made.metadata
 
 
-def _check_regions(
-    metadata: ShardMetadata, plan: ReshardPlan, moves: Mapping[str, Sequence[tuple[int, Transfer]]], source: str
-) -> None:
+def _check_regions(metadata: ShardMetadata, moves: Mapping[str, Sequence[Transfer]], source: str) -> None:
     """Check that each rank's file holds the regions that metadata says."""
-    known: set[tuple[int, int]] = set()
-    for name, stages in moves.items():
+    for name, transfers in moves.items():
         stated = metadata.parameters[name]
-        for _, transfer in stages:
-            if stated.layout is None or (id(stated), id(transfer)) in known:
-                continue
-            known.add((id(stated), id(transfer)))
+        assert stated.layout is not None
+        for transfer in transfers:
             for cell, fragment in zip(transfer.cells, stated.layout.fragments, strict=True):
                 if stated.region_of(fragment) != transfer.parts[cell].box:
                     raise UsageError(

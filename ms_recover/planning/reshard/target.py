@@ -81,9 +81,9 @@ def _stage_of(file: StrategyFile, devices: int, source: str) -> int:
     """Return the stage that a file names; a rank in its name, where it has one, must be of that stage."""
     if len(file.stages) == 1:
         return file.stages[0]
-    if len(file.stages) > 1:
+    if file.stages:
         raise FormatError(f"{file.path} names stages {list_some(map(str, file.stages))} and not whose each layout is")
-    return file.rank // devices if file.rank > 0 else 0
+    return max(file.rank, 0) // devices
 
 
 def _plain(strategy: Strategy) -> list[Layout]:

@@ -43,6 +43,32 @@ def test_without_boxes_nothing_is_near():
 
 
 @pytest.mark.parametrize("seed", range(60))
+def test_pieces_and_what_is_uncovered_are_each_element_of_a_box_once(seed):
+    """Of a box without elements nothing is uncovered."""
+    source = Random(seed)
+    shape = [source.randint(0, 5) for _ in range(source.randint(0, 3))]
+
+    def some_box():
+        return tuple(tuple(sorted((source.randint(0, size), source.randint(0, size)))) for size in shape)
+
+    def elements(box):
+        return list(product(*(range(*side) for side in box)))
+
+    target, boxes = some_box(), [some_box() for _ in range(source.randint(0, 4))]
+    pieces, uncovered = cover(target, boxes)
+    given = [(element, number) for number, part in pieces for element in elements(part)]
+    expected = {
+        element: number
+        for element in elements(target)
+        if (number := next((at for at, box in enumerate(boxes) if element in elements(box)), None)) is not None
+    }
+    assert sorted(given) == sorted(expected.items())
+    rest = [element for box in uncovered for element in elements(box)]
+    assert sorted(rest) == sorted(set(elements(target)) - expected.keys())
+    assert all(volume(box) for box in (*uncovered, *(part for _, part in pieces)))
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_runs_move_a_part_and_nothing_else_in_as_few_runs_as_it_takes(seed):
     source = Random(seed)
     axes, size = source.randint(0, 4), source.choice((1, 2, 4))

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import StrategyFile
+from ms_recover.model.provenance import Provenance
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks
+from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks, find_refuted
 from ms_recover.planning.tree.facts import gather_facts
-from tests.support.inventories import NAMES, STEP, slice_file, tree
+from tests.support.inventories import NAMES, OLDER, STEP, pairs, slice_file, tree
 from tests.unit.planning.judging.test_votes import digests, manifest
 
 ALONE = {rank: [rank] for rank in range(4)}
@@ -20,8 +23,8 @@ def path(rank):
     return f"ckpt_dir{rank}/test-{STEP}.ckpt"
 
 
-def compare(values, lists, layouts=(), change=lambda file: file):
-    """Compare slices by one letter for each of the four parameters, or their digests; those without were not read."""
+def facts_of(values, lists, layouts=(), change=lambda file: file):
+    """Return the facts of slices by one letter for each of the parameters, or their digests; some were not read."""
     slices = [change(slice_file(rank)) for rank in range(len(values))]
     known = Contents(
         {path(rank): digests(value) if isinstance(value, str) else value for rank, value in enumerate(values) if value}
@@ -29,9 +32,13 @@ def compare(values, lists, layouts=(), change=lambda file: file):
     inventory = tree(slices, lists)
     if layouts:
         strategy = Strategy((), 1, tuple(layouts))
-        files = tuple(StrategyFile(one.rank, f"ckpt_dir{one.rank}/strategy.ckpt", strategy) for one in slices)
+        files = tuple(StrategyFile(one.rank, f"ckpt_dir{one.rank}/strategy.ckpt", strategy, "s") for one in slices)
         inventory = replace(inventory, strategy_files=files)
-    facts = gather_facts(inventory, contents=known)
+    return gather_facts(inventory, contents=known)
+
+
+def compare(values, lists, layouts=(), change=lambda file: file):
+    facts = facts_of(values, lists, layouts, change)
     return compare_blocks(facts, facts.counted_at(STEP))
 
 
@@ -150,3 +157,166 @@ def test_tolerated_differences_are_named_for_each_slice():
     found = compare_blocks(facts, facts.counted_at(STEP))
     assert found.tolerated == {path(0): ("moving_mean",), path(1): ("moving_mean",)}
     assert not found.disagreements
+
+
+def with_manifest(values, *ranks, kind="sealed", evidence="vote", **changes):
+    """Return a change that gives some ranks a manifest of what they hold."""
+
+    def change(file):
+        if file.rank not in ranks:
+            return file
+        provenance = Provenance(kind=kind, evidence=evidence)
+        return replace(file, manifest=manifest(file, values[file.rank], world_size=4, provenance=provenance, **changes))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("count", "other", "trusted"),
+    [
+        (1, "xbcd", True),
+        (2, "xbcd", True),
+        (2, "xycd", False),
+        (3, "xbcd", True),
+        (3, "xycd", False),
+    ],
+    ids=["1 of 1", "1 of 2", "2 of 2", "1 of 3", "2 of 3"],
+)
+def test_a_strategy_file_is_trusted_where_ranks_agree_in_as_much_as_they_differ_in_or_in_all_but_one(
+    count, other, trusted
+):
+    layouts = [Layout(name, (2,), ((),)) for name in NAMES[:count]]
+    found = compare(["abcd", other], {0: [0], 1: [1]}, layouts)
+    assert bool(found.disagreements) is trusted
+
+
+def test_a_strategy_file_that_a_manifest_names_is_trusted_and_one_that_no_other_rank_list_confirms_as_well():
+    layouts = [Layout(name, (2,), ((),)) for name in NAMES[:3]]
+    values = ["abcd", "xyzd"]
+    for digest in ("s", "t"):
+        saved = with_manifest(values, 0, kind="saved", evidence=None, strategy_digest=digest)
+        assert bool(compare(values, {0: [0], 1: [1]}, layouts, saved).disagreements) is (digest == "s")
+    within = compare(["abce", "uvwe", "xyce", "pqwe"], PAIRS, CUT_IN_TWO)
+    assert "it is not the strategy file of these slices" in within.disagreements[0, 2]
+
+
+def test_slices_that_manifests_prove_may_differ_over_a_layout():
+    values = ["abcd", "axcd"]
+    layouts = [Layout(name, (2,), ((),)) for name in NAMES[:3]]
+    assert compare(values, {0: [0], 1: [1]}, layouts).disagreements
+    found = compare(values, {0: [0], 1: [1]}, layouts, with_manifest(values, 0, 1))
+    assert (found.disagreements, found.outvoted) == ({}, {})
+    same = compare(["abcd"] * 2, {0: [0], 1: [1]}, layouts, with_manifest(["abcd"] * 2, 0, 1))
+    assert set(same.witnesses.values()) == {1}
+    assert same.alone == {path(0), path(1)}
+
+
+def at_two_steps(values, before, lists, layouts, change=lambda file: file):
+    slices = [
+        change(slice_file(rank, step)) for step, of in ((STEP, values), (OLDER, before)) for rank in range(len(of))
+    ]
+    known = {f"ckpt_dir{rank}/test-{STEP}.ckpt": digests(value) for rank, value in enumerate(values)}
+    known |= {f"ckpt_dir{rank}/test-{OLDER}.ckpt": digests(value) for rank, value in enumerate(before)}
+    strategy = Strategy((), 1, tuple(layouts))
+    files = tuple(StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", strategy) for rank in range(len(values)))
+    facts = gather_facts(replace(tree(slices, lists), strategy_files=files), contents=Contents(known))
+    return compare_blocks(facts, facts.counted_at(STEP))
+
+
+@pytest.mark.parametrize(
+    ("odd", "proven", "settled"), [("xbcy", True, True), ("xbcd", True, False), ("xbcy", False, False)]
+)
+def test_a_manifest_settles_what_another_step_leaves_open_where_the_loser_is_outvoted_in_its_rank_list_too(
+    odd, proven, settled
+):
+    """The layout names all but the last parameter; ranks 0 and 2 differ in the first at both steps."""
+    values, before = ["abcd", "abcd", odd, "abcd"], ["efgh", "efgh", "zfgh", "efgh"]
+
+    def change(file):
+        changed = with_manifest(values, 0, group=(0, 2))(file)
+        return changed if proven and file.step == STEP else file
+
+    found = at_two_steps(values, before, PAIRS, REPLICATED, change)
+    assert (found.disagreements == {}) is settled
+    if settled:
+        assert found.outvoted[path(2)].names == ("a", "global_step")
+        assert "proven by manifest" in found.outvoted[path(2)].reason
+        assert found.outvoted[path(2)].reason.endswith("; and 'global_step' likewise")
+        assert found.good[path(2)] == {"b", "moment1.a"}
+
+
+@pytest.mark.parametrize(
+    ("counters", "lists", "outvoted"),
+    [
+        ("xyx", {}, {1}),
+        ("xy", {}, set()),
+        ("xyz", {}, set()),
+        ("yxxxyxxx", pairs(8), set()),
+        ("yxxxxxxx", pairs(8), {0}),
+        ("yzxxxxxx", pairs(8), {0, 1}),
+    ],
+    ids=["one of three", "one of two", "all differ", "both of a list", "one of a list", "two lists"],
+)
+def test_a_counter_is_damaged_where_most_ranks_of_a_stage_have_another_value(counters, lists, outvoted):
+    layouts = [Layout(name, (len(counters),), ((),)) for name in NAMES[:2]]
+    found = compare([f"abc{value}" for value in counters], lists, layouts, with_counter)
+    assert set(found.outvoted) == {path(rank) for rank in outvoted}
+
+
+def test_a_manifest_of_one_rank_settles_no_counter_of_a_stage():
+    values = ["abcx", "abcy"]
+
+    def change(file):
+        return with_manifest(values, 0)(with_counter(file))
+
+    found = compare(values, {0: [0], 1: [1]}, [Layout(name, (2,), ((),)) for name in NAMES[:2]], change)
+    assert found.outvoted == {}
+
+
+@pytest.mark.parametrize("before", ["xyx", "xxx"])
+def test_a_counter_that_differs_at_another_step_as_well_is_a_ranks_own(before):
+    layouts = [Layout(name, (3,), ((),)) for name in NAMES[:2]]
+    found = at_two_steps(
+        [f"abc{value}" for value in "pqp"], [f"abc{value}" for value in before], {}, layouts, with_counter
+    )
+    assert set(found.outvoted) == ({path(1)} if before == "xxx" else set())
+
+
+@pytest.mark.parametrize(("odd", "good"), [("xyaa", {"moment1.a", "global_step"}), ("xyza", set())])
+def test_an_outvoted_slice_gives_the_rest_where_it_agrees_in_as_much_as_it_differs_in(odd, good):
+    found = compare(["aaaa", odd, "aaaa"], {rank: [0, 1, 2] for rank in range(3)})
+    assert found.good == {path(1): good}
+
+
+def test_a_disagreement_names_all_ranks_of_the_list_also_those_without_a_slice():
+    found = compare(["aaaa", "axaa"], {rank: [0, 1, 2] for rank in range(3)})
+    assert list(found.disagreements) == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "refuted"),
+    [
+        (["abcd", "xbcd"], {"count": 2}, False),
+        (["abcd", "xbcd"], {"count": 1}, True),
+        (["abcd", "xycd"], {}, True),
+        (["abcd", "xyzd"], {}, True),
+        (["abcd", "xyzd"], {"lists": {0: [0, 1], 1: [0, 1]}}, False),
+        (["abcd"], {}, False),
+        (["abcd", "xyzd", "abcd", "xyzd"], {}, False),
+        (["abcd", ""], {}, False),
+        (["abcd", "xyzd"], {"manifests": (1,)}, False),
+    ],
+    ids=["as much", "one", "most", "all", "one rank list", "one slice", "another agrees", "not read", "manifest"],
+)
+def test_slices_refute_a_strategy_file_where_one_differs_from_those_of_other_rank_lists_in_most(
+    values, changes, refuted
+):
+    lists = changes.get("lists", {rank: [rank] for rank in range(len(values))})
+    change = with_manifest(values, *changes.get("manifests", ()), evidence="structure")
+    layouts = [Layout(name, (len(values),), ((),)) for name in NAMES[: changes.get("count", 3)]]
+    facts = facts_of(values, lists, layouts, change)
+    found = find_refuted(facts, facts.counted_at(STEP))
+    assert bool(found) is refuted
+    for name, reason in found.items():
+        assert name.endswith("/strategy.ckpt")
+        assert reason.startswith(f"{path(0)} and {path(1)} hold different contents in 'a'")

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.model.inventory import OrphanManifest, StrategyFile
-from ms_recover.model.options import PlanOptions
+from ms_recover.model.inventory import WHOLE, OrphanManifest, StrategyFile
+from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.judging.dealt_out import families, lacking_names, saved_kinds
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.plan.explain import explain_planned, find_complete_slice
 from ms_recover.planning.supply.supply import supply_of
@@ -15,6 +17,7 @@ from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import OLDER, STEP, pairs, parameters, slice_file, tree
 from tests.support.plans import make_plan, make_planned
 from tests.unit.planning.judging.test_votes import manifest
+from tests.unit.planning.test_recovered import backed
 
 ALL = ("a", "b", "moment1.a", "moment1.b")
 FIRST, SECOND = ("a", "moment1.a"), ("b", "moment1.b")
@@ -157,3 +160,158 @@ def test_layouts_that_name_the_parameters_of_all_stages_make_no_slice_a_part(fil
     inventory = tree([slice_file(0, names=FIRST), slice_file(2, names=SECOND)], groups)
     made = make_plan(replace(inventory, strategy_files=strategy), PlanOptions(quick=True))
     assert [one.verdict for one in made.ranks] == ["keep", "copy", "keep", "copy"]
+
+
+def structure(slices, lists, layouts=(), *, options=DEFAULT_PLAN, **changes):
+    """Return what comparing slices shows of the steps that were dealt out."""
+    inventory = replace(tree(slices, lists, ranks=lists), strategy_files=tuple(layouts), **changes)
+    return compare_slices(gather_facts(inventory, options)).structure
+
+
+PAIR = {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.mark.parametrize("how", ["sound", "cut", "encrypted", "another's manifest"])
+def test_a_slice_shows_it_by_its_metadata_unless_it_is_damaged_or_encrypted(how):
+    dealt = replace(slice_file(0), dealt=True)
+    slices = {
+        "sound": dealt,
+        "cut": replace(dealt, problem="cut"),
+        "encrypted": replace(dealt, encryption="AES-GCM"),
+        "another's manifest": backed(dealt, "a", size=7),
+    }
+    found = structure([slices[how], slice_file(1)], {0: [0], 1: [1]})
+    assert (STEP in found.deduplicated) is (how == "sound")
+
+
+def test_documents_state_the_list_of_each_file_so_that_nothing_else_shows_it():
+    slices = [replace(slice_file(0), dealt=True)]
+    assert STEP in structure(slices, {0: [0]}).deduplicated
+    part = replace(WHOLE, kind="model", world_size=1, source="metadata.json")
+    assert structure(slices, {0: [0]}, part=part).deduplicated == {}
+
+
+def test_replicas_that_show_it_are_the_reason_also_where_metadata_do():
+    slices = [replace(slice_file(rank, names=names), dealt=True) for rank, names in enumerate((FIRST, SECOND))]
+    assert "should hold the same slice but" in structure(slices, PAIR).deduplicated[STEP]
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_copy_does_not_prove_that_nothing_was_dealt_out(copied):
+    origin = "recovered from rank 0 (ckpt_dir0/test-2_8.ckpt), by structure" if copied else "sealed by structure"
+    groups = {rank: [0, 1, 2] for rank in range(3)}
+    second = backed(slice_file(1, names=FIRST), "a", origin=origin, groups=groups)
+    found = structure([slice_file(0, names=FIRST), second], groups, strategies(ranks=3))
+    assert (STEP in found.deduplicated) is copied
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "local", "shown"),
+    [
+        (("x", "y"), ("x", "z"), (), True),
+        (("x", "y"), ("x", "y", "z"), (), False),
+        (("x", "y"), ("y", "x"), (), False),
+        (("x", "b"), ("x", "c"), (), False),
+        (("x", "own1", "y"), ("x", "own2", "y"), ("own1", "own2"), False),
+        (("x", "own1", "y"), ("x", "own2", "z"), ("own1", "own2"), True),
+    ],
+    ids=["others", "the beginning", "another order", "one bit", "rank-local", "rank-local and others"],
+)
+def test_ranks_that_hold_the_same_by_layouts_and_list_others_show_it(one, other, local, shown):
+    """Ranks 0 and 1 are of rank lists of their own: another parameter, which no slice lists, is cut between them."""
+    training = TrainingRecord(1000, None, 100, rank_local=local)
+    slices = [
+        backed(slice_file(rank, names=names), "a", groups={0: [0], 1: [1]}, training=training)
+        for rank, names in enumerate((one, other))
+    ]
+    layouts = (*(Layout(name, (2,), ((),)) for name in ("x", "y", "z", "b", "c")), Layout("cut", (2,), ((0,),)))
+    files = [StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s")]
+    found = structure(slices, {0: [0], 1: [1]}, files)
+    assert (STEP in found.deduplicated) is shown
+    assert all(why.endswith("should list the same parameters and do not") for why in found.deduplicated.values())
+
+
+def left_behind(names, **changes):
+    gone = slice_file(1, names=names)
+    made = replace(manifest(gone, "cd"), **changes)
+    return [OrphanManifest(rank=1, step=STEP, place=gone.place, prefix=gone.prefix, manifest=made)]
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "shown"),
+    [
+        (SECOND, {}, True),
+        (FIRST, {}, False),
+        (FIRST[:1], {}, False),
+        ((*FIRST, "more"), {}, False),
+        (SECOND, {"rank": 0}, False),
+        (SECOND, {"step": OLDER}, False),
+    ],
+    ids=["others", "the same", "fewer", "more", "of another rank", "of another step"],
+)
+def test_a_manifest_that_a_lost_slice_left_shows_it_where_it_lists_others(names, changes, shown):
+    found = structure([slice_file(0, names=FIRST)], PAIR, orphans=tuple(left_behind(names, **changes)))
+    assert (STEP in found.deduplicated) is shown
+    lost = structure(
+        [slice_file(0, names=FIRST)],
+        PAIR,
+        options=PlanOptions(lost=frozenset((1,))),
+        orphans=tuple(left_behind(names, **changes)),
+    )
+    assert lost.deduplicated == {}
+
+
+@pytest.mark.parametrize(
+    ("older", "change", "shown"),
+    [
+        ({1: SECOND}, {}, True),
+        ({1: SECOND, 2: SECOND}, {}, False),
+        ({1: FIRST}, {}, False),
+        ({1: SECOND}, {"problem": "cut"}, False),
+        ({1: SECOND, 3: SECOND}, {}, True),
+    ],
+    ids=["others", "and its replica", "the same", "damaged", "and another list's"],
+)
+def test_a_slice_of_a_lost_rank_at_another_step_shows_it_where_no_replica_listed_the_same(older, change, shown):
+    groups = {0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2], 3: [3]}
+    before = [replace(slice_file(rank, OLDER, names=names), **change) for rank, names in older.items()]
+    found = structure([slice_file(0, names=FIRST), *before], groups)
+    assert (STEP in found.deduplicated) is shown
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix", "shown"),
+    [(("x", "y"), "test", True), (("x", "z"), "test", False), (("x", "y"), "test_1", False)],
+)
+def test_a_slice_that_lists_what_it_listed_at_a_step_that_was_dealt_out_shows_it(names, prefix, shown):
+    before = [slice_file(rank, OLDER, names=listed) for rank, listed in enumerate((FIRST, SECOND, ("x", "y")))]
+    found = structure([*before, slice_file(2, names=names, prefix=prefix)], {**PAIR, 2: [2]})
+    assert OLDER in found.deduplicated
+    assert (STEP in found.deduplicated) is shown
+
+
+def test_whole_kinds_that_no_slice_lists_make_it_doubtful():
+    found = structure([slice_file(0, names=("a", "b"))], PAIR, strategies((*ALL, "accu_grads.a")))
+    (doubt,) = found.doubtful.values()
+    assert doubt == "ckpt_dir0/strategy.ckpt names 'moment1.a', 'moment1.b', and no slice lists that"
+    assert structure([slice_file(0, names=ALL)], PAIR, strategies((*ALL, "accu_grads.a"))).doubtful == {}
+
+
+def test_families_are_weights_with_a_state_and_the_states_by_their_kind():
+    assert families(("a", "b", "m.a", "v.a", "m.c", "x.y")) == {"": {"a"}, "m": {"m.a"}, "v": {"v.a"}}
+
+
+@pytest.mark.parametrize(
+    ("listed", "saved", "lacking"),
+    [
+        (("a", "m.a"), ("m", "v"), {"v.a"}),
+        (("a", "m.a"), ("m",), set()),
+        (("m.a",), ("m",), {"a"}),
+        ((), (), {"a"}),
+    ],
+)
+def test_a_list_lacks_weights_and_states_of_kinds_that_are_saved(listed, saved, lacking):
+    assert lacking_names(families(("a", "m.a", "v.a")), listed, saved) == lacking
+    assert saved_kinds({0: ("a", "m.a", "v.a")}, {0: [frozenset(listed)]}) == {
+        {"a": "", "m.a": "m"}[name] for name in listed
+    }

@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 from ms_recover.model.contents import NOTHING_READ
+from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
-from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.judging.judge import Parts, compare_slices, judge_part, judge_step
 from ms_recover.planning.judging.rules import RULES
-from ms_recover.planning.tree.candidates import runs_of
+from ms_recover.planning.tree.candidates import every_run, runs_of
 from ms_recover.planning.tree.facts import gather_facts
-from tests.support.inventories import OLDER, STEP, slice_file, tree
+from ms_recover.planning.tree.runs import Run
+from ms_recover.planning.tree.tree_facts import TreeFacts
+from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, contents
 
 
@@ -115,3 +119,35 @@ def test_a_slice_that_contradicts_its_manifest_condemns_no_replica_by_its_list()
     odd = backed(slice_file(0, names=longer), "a", size=7)
     found = statuses([odd, *saved(0)])
     assert (found[path(0)], found[path(2)]) == ("damaged", "sound")
+
+
+def test_each_part_of_a_tree_is_compared_once():
+    parts = Parts(TreeFacts(tree([slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)], PAIRS)))
+    (part,) = parts.every()
+    assert part.facts.steps.keys() == {OLDER, STEP}
+    for step in (OLDER, STEP):
+        assert [one is part for one in parts.at(step)] == [True]
+    assert part.all_read
+    (unread,) = Parts(parts.facts, all_read=False).every()
+    assert not unread.all_read
+
+
+def test_a_part_is_judged_as_the_run_of_it_that_may_be_that_of_another_part():
+    slices = [*saved(3), backed(slice_file(3), "b", run="old")]
+    compared = compare_slices(gather_facts(tree(slices, PAIRS)))
+    for run in every_run(compared.facts, STEP):
+        assert judge_part(compared, STEP, run) == judge_step(compared, STEP, run)
+    unnamed = Run()
+    best, *_ = runs_of(compared.facts, STEP)
+    assert judge_part(compared, STEP, unnamed) == judge_step(compared, STEP, best)
+
+
+def test_a_strategy_file_that_slices_of_other_steps_contradict_is_refuted_at_a_step():
+    layouts = tuple(Layout(name, (4,), ((),)) for name in NAMES[:3])
+    files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, layouts), "s"),)
+    slices = [slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)]
+    inventory = replace(tree(slices, {rank: [rank] for rank in range(4)}), strategy_files=files)
+    compared = compare_slices(gather_facts(inventory, contents=contents(r0="a", r1="b", r2="c", r3="d")))
+    run = runs_of(compared.facts, STEP)[0]
+    assert list(judge_step(compared, OLDER, run).refuted) == ["ckpt_dir0/strategy.ckpt"]
+    assert judge_step(compared, STEP, run).refuted == {}

@@ -18,6 +18,7 @@ from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
 
+UNCHANGED = "unchanged since its manifest was written, which rests on"
 RECOVERED = "recovered from rank 2 (ckpt_dir2/test-2_8.safetensors), by manifest"
 
 
@@ -405,3 +406,163 @@ def test_of_two_that_differ_the_misplaced_one_is_wrong_unless_both_are(held, exp
     values |= {(0, STEP): "old", (2, STEP): held, (1, STEP): "b", (3, STEP): "b"}
     known = Contents({file.path: digests(values[file.rank, file.step]) for file in slices})
     assert decided(tree(slices, PAIRS), known) == {path(rank): one for rank, one in expected.items()}
+
+
+def test_rule_damaged_says_whether_more_is_wrong_than_the_place_or_what_others_list():
+    wrong = {
+        "header": (slice_file(0, problem="cut"), NOTHING_READ, False),
+        "contents": (backed(slice_file(0), "a"), contents(r0="x"), False),
+        "size": (backed(slice_file(0), "a", size=7), NOTHING_READ, False),
+        "place": (backed(slice_file(0), "a", rank=2), NOTHING_READ, True),
+        "list": (slice_file(0, names=NAMES[:2]), NOTHING_READ, True),
+    }
+    for how, (slice_, known, whole) in wrong.items():
+        rule, judgement = judge(tree([slice_, *plain(0)], PAIRS), known)[path(0)]
+        assert (rule, judgement.whole, judgement.proven_damaged) == ("damaged", whole, not whole), how
+
+
+def test_rule_damaged_names_no_parameters_where_a_manifest_says_nothing_of_them():
+    known = contents(r0="x")
+    known.digests[path(0)] = Digests("file:x", ("p:a", "p:x", "p:a", "p:a"))
+    for slice_ in (backed(slice_file(0), "a", rank=2), slice_file(0, names=NAMES[:2])):
+        assert judge(tree([slice_, *all_backed(0)], PAIRS), known)[path(0)][1].good is None
+    assert judge(tree(all_backed(), PAIRS), contents(r0="x"))[path(0)][1].good is None
+
+
+def test_rule_damaged_leaves_lists_of_slices_that_hold_the_bytes_of_another():
+    """A slice of another rank in the wrong place shows nothing about what replicas list."""
+    second = ("x", "y", "z", "global_step")
+    slices = [slice_file(rank, names=second if rank != 2 else NAMES) for rank in range(4)]
+    found = judge(tree(slices, PAIRS), contents(r0="b", r1="b", r2="a", r3="b"))
+    assert {one: (rule, judgement.status) for one, (rule, judgement) in found.items()} == {
+        path(0): ("contents", "suspect"),
+        **{path(rank): ("contents", "sound") for rank in (1, 2, 3)},
+    }
+
+
+def test_rule_replaced_leaves_slices_of_the_same_format_and_recovered_ones():
+    others = [in_safetensors(slice_file(rank)) for rank in range(3)]
+    recovered = backed(in_safetensors(slice_file(3)), "b", run="", origin=RECOVERED)
+    beside = in_safetensors(slice_file(3, prefix="test_1"))
+    beside = replace(beside, place=RankPath(("ckpt_dir", "/test_1-2_8.safetensors")))
+    assert {rule for rule, _ in decided(tree([*others, beside, recovered], PAIRS)).values()} == {"doubles"}
+    both = [recovered, backed(slice_file(3), "b", run="", origin=RECOVERED)]
+    assert {rule for rule, _ in decided(tree([*others, *both], PAIRS)).values()} == {"doubles"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [(None, "not committed: its manifest is missing, so saving it was not finished"), ("bad", "not committed: bad")],
+)
+def test_rule_uncommitted_says_what_is_wrong_with_the_manifest(problem, reason):
+    slices = [replace(slice_file(0), manifest_problem=problem), *all_backed(0)]
+    rule, judgement = judge(tree(slices, PAIRS))[path(0)]
+    assert (rule, judgement.reason) == ("uncommitted", reason)
+
+
+def test_rule_doubles_names_the_slices_and_how_to_choose():
+    found = judge(tree([*plain(), slice_file(0, prefix="test_1")], PAIRS))
+    reason = found[path(0)][1].reason
+    assert f"{path(0)} and {path(0, 'test_1-2_8.ckpt')}: remove" in reason
+    assert reason.endswith(", or one by its prefix with --run test or --run test_1")
+    loose = in_safetensors(slice_file(0))
+    reason = judge(tree([*plain(), loose], PAIRS))[path(0)][1].reason
+    assert reason.endswith("choose the newest run with --newest")
+    sealed = all_backed(origin="sealed by vote")
+    found = judge(tree([*sealed, slice_file(0, prefix="test_1")], PAIRS))
+    assert found[path(0, "test_1-2_8.ckpt")][1].reason == f"{path(0)} is the slice of this step that has a manifest"
+    assert found[path(0)][1].status == "sound"
+
+
+def test_rule_contents_compares_the_rest_again_where_misplaced_slices_are_set_aside():
+    slices = [slice_file(rank, step) for step in (OLDER, STEP) for rank in range(4)]
+    values = {OLDER: ["old"] * 4, STEP: ["old", "old", "new", "new"]}
+    known = Contents({file.path: digests(values[file.step][file.rank]) for file in slices})
+    found = judge(tree(slices, GROUP), known)
+    assert {one.status for _, one in (found[path(0)], found[path(1)])} == {"suspect"}
+    assert {(one.status, one.evidence) for _, one in (found[path(2)], found[path(3)])} == {("sound", "vote")}
+
+
+@pytest.mark.parametrize(("value", "kept_values"), [("x", None), ("partly", {"b", "moment1.a", "global_step"})])
+def test_rule_contents_says_what_of_an_outvoted_slice_may_be_used(value, kept_values):
+    known = contents(r0="a", r2="x", r4="a", r1="b", r3="b", r5="b")
+    if value == "partly":
+        known.digests[path(2)] = Digests("file:partly", ("p:x", "p:a", "p:a", "p:a"))
+    judgement = judge(tree([slice_file(rank) for rank in range(6)], TRIPLES), known)[path(2)][1]
+    assert (judgement.status, judgement.good, judgement.kept) == ("suspect", kept_values, False)
+
+
+def test_rule_contents_keeps_an_outvoted_slice_that_training_saved_so():
+    values = {rank: "x" if rank == 2 else "ab"[rank % 2] for rank in range(6)}
+    slices = [backed(slice_file(rank), value, pairs=False, world_size=6) for rank, value in values.items()]
+    judgement = judge(tree(slices, TRIPLES))[path(2)][1]
+    assert (judgement.status, judgement.evidence, judgement.kept) == ("suspect", "manifest", True)
+    assert judgement.reason.endswith("training saved its manifest, which proves it: --lost 2 replaces it")
+
+
+def test_rule_contents_decides_a_slice_without_replica_that_holds_the_bytes_of_another_list():
+    slices = plain(2)
+    assert decided(tree(slices, PAIRS), contents(r0="b", r1="b", r3="b")) == {path(0): ("contents", "suspect")}
+    assert decided(tree(slices, PAIRS), contents(r0="a", r1="b", r3="b")) == {}
+    assert decided(tree(plain(), PAIRS), contents(r0="b", r1="b", r2="b", r3="b")) == {}
+
+
+@pytest.mark.parametrize(
+    ("origin", "known", "words"),
+    [
+        (None, NOTHING_READ, "sound in structure"),
+        (None, contents(r0="a", r2="a"), "sound by the vote of 2 equal slices"),
+        ("saved", NOTHING_READ, "sound by its manifest"),
+        (
+            "sealed by structure",
+            NOTHING_READ,
+            "unchanged since its manifest was written, which rests on structure alone",
+        ),
+        (
+            "sealed by operator",
+            NOTHING_READ,
+            "unchanged since its manifest was written, which rests on the operator's word",
+        ),
+    ],
+)
+def test_rule_contents_says_what_a_sound_slice_rests_on(origin, known, words):
+    first = backed(slice_file(0), "a", origin=origin) if origin else slice_file(0)
+    slices = [first, slice_file(2)] if origin is None else [first]
+    assert judge(tree(slices, {0: [0, 2], 2: [0, 2]}, ranks=(0, 1, 2)), known)[path(0)][1].reason == words
+
+
+def test_rule_contents_leaves_the_slice_beside_one_that_the_operator_declared_lost():
+    """Sealing passed both over because they differ; the operator says which one is wrong."""
+    sealed = [backed(slice_file(rank), "b", origin="sealed by vote") for rank in (1, 3)]
+    inventory = tree([*sealed, slice_file(0), slice_file(2)], PAIRS)
+    known = contents(r0="a", r2="x", r1="b", r3="b")
+    lost = PlanOptions(lost=frozenset((2,)))
+    assert decided(inventory, known, options=lost) == {}
+    assert decided(tree([*sealed, slice_file(0)], PAIRS), known) == {path(0): ("contents", "uncommitted")}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "decided_"),
+    [
+        ("sstt", {}, set()),
+        ("ssts", {2: "s"}, {2}),
+        ("ssts", {2: "t"}, set()),
+        ("usts", {2: "s"}, {2}),
+        ("uvts", {2: "w"}, set()),
+    ],
+    ids=["two of each", "unlike its own", "like its own", "and others", "a file that nobody else names"],
+)
+def test_rule_another_layout_compares_with_the_strategy_files_that_others_name(now, before, decided_):
+    slices = [under(rank, strategy) for rank, strategy in enumerate(now)]
+    older = [under(rank, strategy, OLDER) for rank, strategy in before.items()]
+    found = decided(tree([*slices, *older], PAIRS))
+    assert {one for one, (rule, _) in found.items() if rule == "another layout"} == {path(rank) for rank in decided_}
+
+
+def test_rule_contents_leaves_unread_replicas_that_sealing_passed_over_and_decides_one_alone():
+    sealed = [backed(slice_file(rank), "b", origin="sealed by vote") for rank in (1, 3)]
+    assert decided(tree([*sealed, slice_file(0)], PAIRS)) == {path(0): ("contents", "uncommitted")}
+    both = tree([*sealed, slice_file(0), slice_file(2)], PAIRS)
+    assert decided(both) == {}
+    assert decided(both, contents(r0="a", r2="a", r1="b", r3="b")) == {}
+    assert decided(both, contents(r0="a", r1="b", r3="b")) == {path(0): ("contents", "uncommitted")}

@@ -2,17 +2,19 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import ParameterList
 from ms_recover.planning.claims.manifest_check import check_contents, check_manifest
 from ms_recover.planning.claims.seen_local import NOTHING_SEEN
 from ms_recover.planning.claims.tolerance import Tolerance
-from ms_recover.planning.judging.votes import hold_vote
+from ms_recover.planning.judging.votes import count_witnesses, hold_vote
 from ms_recover.planning.tree.facts import SliceFacts
 from tests.support.inventories import NAMES, STEP, slice_file
 
@@ -229,3 +231,46 @@ def test_corruption_is_suspected_only_by_a_manifest_or_a_majority_of_independent
         (winner,) = winners
         assert independent[winner] > 1
         assert 2 * independent[winner] > independent.total()
+
+
+@pytest.mark.parametrize(
+    ("values", "backed", "reason"),
+    [
+        (("aaaa", "axaa", "aaaa"), (), f"'b' differs from {path(0)} = {path(2)} (2 of 3 holders): suspect of silent"),
+        (("aaaa", "axya", "aaaa"), (), f"'b', 'moment1.a' differ from {path(0)} = {path(2)} (2 of 3 holders): "),
+        (("aaaa", "axaa"), (0,), f"'b' differs from {path(0)} (proven by manifest): suspect of silent corruption"),
+    ],
+)
+def test_the_reason_says_where_and_who_differs_and_why_these_are_right(values, backed, reason):
+    vote = hold_vote(ballots(*values, backed=backed), Tolerance())
+    assert vote.odd[path(1)].reason.startswith(reason)
+
+
+def test_slices_whose_parameters_were_not_read_agree_as_whole_files_or_not_at_all():
+    def of_files(*names):
+        return [ballot(slice_file(rank), Digests(name, ())) for rank, name in enumerate(names)]
+
+    vote = hold_vote(of_files("x", "x"), Tolerance())
+    assert (vote.disagreement, vote.agreeing, vote.winners) == (None, 2, {path(0), path(1)})
+    vote = hold_vote(of_files("x", "y"), Tolerance())
+    assert vote.disagreement == f"{path(0)} and {path(1)} differ, and their parameters cannot be read to compare them"
+    mixed = [*ballots("aaaa"), of_files("x", "y")[1]]
+    assert "cannot be read to compare them" in hold_vote(mixed, Tolerance()).disagreement
+
+
+@pytest.mark.parametrize(
+    ("source", "host", "independent"),
+    [(path(0), None, False), (path(0), "node1:80", True), ("elsewhere.ckpt", None, True)],
+    ids=["a copy", "a copy of another node's", "a copy of another slice"],
+)
+def test_a_copy_is_no_witness_for_its_source(source, host, independent):
+    """With it the two would be more than the third."""
+    one, copied, other = ballots("aaaa", "aaaa", "axaa")
+    made = Provenance(kind="copied", evidence="structure", sources=(ProvenanceSource(0, source, host),))
+    file = replace(copied.file, manifest=manifest(copied.file, provenance=made))
+    copied = ballot(file, copied.digests)
+    vote = hold_vote([one, copied, other], Tolerance())
+    assert (vote.disagreement is None) == independent
+    assert count_witnesses([one, copied]) == (2 if independent else 1)
+    assert count_witnesses([copied]) == 1
+    assert count_witnesses([]) == 0

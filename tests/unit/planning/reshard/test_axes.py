@@ -131,3 +131,48 @@ def test_stages_become_one_where_they_are_several_times_as_many():
         target("tp=2,pp=2", first, second, second)
     with pytest.raises(UsageError, match="stages that become one cut 'rows' differently"):
         target("tp=2,dp=4", [ROWS], [Layout("rows", NEAR, ((), (0,)))])
+
+
+def test_an_order_of_two_axes_alone_says_which_are_neighbours():
+    far = Layout("rows", (2, 4), ((1,), ()))
+    assert made("tp=2,dp=3", far, order=("dp", "tp"))["rows"] == ((2, 3), ((1,), ()), 0, 0)
+    assert made("dp=2", NORM, order=("dp", "tp")) == made("dp=2", NORM)
+
+
+def test_axes_of_one_rank_cut_nothing():
+    """Neither over other ranks, nor where they would be finer than those that cut."""
+    one = Layout("rows", (4, 2, 1), ((1,), (0,)))
+    assert made("tp=4,dp=1", one)["rows"] == ((1, 4), ((0,), ()), 0, 0)
+    far = Layout("rows", (2, 4, 1), ((2,), (0,)))
+    assert made("tp=2,dp=3", far, order=("dp", "tp"))["rows"] == ((2, 3), ((1,), ()), 0, 0)
+
+
+def test_a_dimension_that_several_axes_cut_is_cut_over_their_ranks_where_the_coarsest_goes_first():
+    wide, turned = (Layout("wide", (2, 2, 2), (axes, ())) for axes in ((1, 0), (0, 1)))
+    assert made("tp=2,dp=1", wide)["wide"] == ((1, 2), ((0,), ()), 0, 0)
+    assert made("tp=4,dp=1", wide)["wide"] == ((1, 2, 2), ((1, 0), ()), 0, 0)
+    with pytest.raises(UsageError, match="'wide' is not cut over all 4"):
+        target("tp=2,dp=1", [turned])
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes", "expected"),
+    [
+        (Layout("state", NEAR, ((), ()), opt_shard_step=1, opt_shard_size=2), "tp=4,dp=1", (1, 2)),
+        (Layout("state", (2, 2, 2), ((0,), ()), opt_shard_step=2, opt_shard_size=2), "tp=4,dp=1", (2, 2)),
+        (Layout("state", (2, 2, 2), ((1,), ()), opt_shard_step=1, opt_shard_size=2), "tp=4,dp=1", (1, 2)),
+        (Layout("state", (2, 2, 2), ((0,), ()), opt_shard_step=2, opt_shard_size=-1), "tp=4,dp=3", (2, -1)),
+    ],
+    ids=["whole", "cut over neighbours", "cut over others", "all replicas"],
+)
+def test_tensor_parallel_ranks_that_hold_the_same_share_optimizer_shards(layout, axes, expected):
+    """Of a parameter that not all of them cut; the shards' step is the distance of those that hold the same."""
+    other = ROWS if layout.device_matrix == NEAR else BOTH
+    assert made(axes, other, layout)["state"][2:] == expected
+
+
+def test_the_distance_of_those_that_hold_the_same_passes_over_axes_of_one_rank():
+    both = Layout("both", (2, 2, 2), ((2,), (1,)))
+    state = Layout("state", (2, 2, 2), ((1,), ()), opt_shard_step=1, opt_shard_size=2)
+    found = made("tp=4,dp=1", both, state, order=("dp", "tp"))["state"]
+    assert found == ((2, 2, 1), ((1,), ()), 2, 2)
