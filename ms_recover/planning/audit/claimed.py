@@ -45,16 +45,16 @@ def claimed_holders(facts: Facts) -> StepHolders:
 
 
 def _holders(facts: Facts, blocks: Iterable[HeldBlock]) -> StepHolders:
-    held = tuple(blocks)
-    why = {block.members: block_text(block) for block in reversed(held)}
+    claimed = tuple(blocks)
+    why = {block.members: block_text(block) for block in reversed(claimed)}
     parts: dict[int, list[HeldBlock]] = defaultdict(list)
-    for block in held:
+    for block in claimed:
         for rank in block.holders:
             parts[rank].append(block)
     return StepHolders(
         step=BEFORE,
         ranks=facts.world.ranks,
-        blocks=held,
+        blocks=claimed,
         groups={},
         sizes={},
         parts=parts,
@@ -75,8 +75,8 @@ def _by_layouts(facts: Facts) -> Iterable[HeldBlock]:
             cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for place, cell in enumerate(cut.parts):
                 cells[cell].append(first + place)
-            for held in cells.values():
-                yield HeldBlock(kind=kind, holders=tuple(held), bytes=None)
+            for ranks in cells.values():
+                yield HeldBlock(kind=kind, holders=tuple(ranks), bytes=None)
 
 
 def _by_lists(facts: Facts) -> Iterable[HeldBlock]:

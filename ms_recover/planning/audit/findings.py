@@ -168,9 +168,9 @@ def _evidence(case: Case) -> Iterator[Finding]:
     evidence, bare = find_evidence(facts), _bare(facts)
     thin = []
     for stage in () if bare else sorted({facts.stages.of(rank) for rank in range(facts.world.ranks)}):
-        there = evidence.strategies(stage)
-        if there is not None and len(there) < len(facts.stages.ranks(stage)):
-            thin.append(f"{len(there)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
+        having = evidence.strategies(stage)
+        if having is not None and len(having) < len(facts.stages.ranks(stage)):
+            thin.append(f"{len(having)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
     if thin:
         text = f"the strategy file lies with {list_some(thin, _MOST_NAMED)} only, and is lost with them"
         yield Finding(kind="evidence", text=text, mend=_STRATEGIES)
@@ -192,17 +192,19 @@ def _placement(case: Case) -> Iterator[Finding]:
         return
     for number, name in enumerate(topology.levels):
         level = Level.of_topology(topology, number)
-        together = [one for one in case.held.family if len(level.places(one)) == 1]
+        together = [members for members in case.held.family if len(level.places(members)) == 1]
         if not together or (number and len(level.domains) < 2):
             continue
-        one = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
-        place = level.domains[level.of[min(one)]]
-        held = f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[one]}, on {place}"
+        members = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
+        place = level.domains[level.of[min(members)]]
+        text = (
+            f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[members]}, on {place}"
+        )
         proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
         if proposal.topology is not None and name in proposal.survives:
             yield Finding(
                 kind="placement",
-                text=held,
+                text=text,
                 mend=f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}",
                 topology=proposal.topology,
             )
@@ -210,7 +212,7 @@ def _placement(case: Case) -> Iterator[Finding]:
             why = proposal.reason
             if proposal.topology is not None:
                 why = f"no placement was found that survives the loss of any one {name}: more of them, or more copies"
-            yield Finding(kind="placement", text=held, mend=why)
+            yield Finding(kind="placement", text=text, mend=why)
         return
 
 
@@ -261,13 +263,13 @@ def find_tensor_groups(facts: Facts) -> tuple[frozenset[int], ...]:
     options, stages = facts.options, facts.stages
     if options.axes is not None:
         return tuple(map(frozenset, tensor_groups(options.axes, options.order, facts.world.ranks)))
-    found: list[frozenset[int]] = []
+    groups: list[frozenset[int]] = []
     for stage, cuts in stages.cuts.items():
-        cut = [one for one in cuts if max(one.layout.counts, default=1) > 1]
-        if cut:
-            layout = max(cut, key=lambda one: (len(one.names), sorted(one.names))).layout
-            found += _tensor_groups(layout, stages.ranks(stage))
-    return tuple(found)
+        divided = [cut for cut in cuts if max(cut.layout.counts, default=1) > 1]
+        if divided:
+            layout = max(divided, key=lambda cut: (len(cut.names), sorted(cut.names))).layout
+            groups += _tensor_groups(layout, stages.ranks(stage))
+    return tuple(groups)
 
 
 def _tensor_groups(layout: Layout, ranks: range) -> Iterator[frozenset[int]]:

@@ -50,12 +50,12 @@ class Sharding:
             for cut in cuts:
                 size = cut.layout.opt_shard_size
                 if size and not cut.layout.parameter.startswith(NOT_SHARDED):
-                    found: dict[Group, list[int]] = defaultdict(list)
+                    by_cell: dict[Group, list[int]] = defaultdict(list)
                     for rank, cell in zip(
                         ranks, cells_of(replace(cut.layout, opt_shard_size=shards), ranks), strict=True
                     ):
-                        found[cell.index].append(rank)
-                    yield from map(tuple, found.values())
+                        by_cell[cell.index].append(rank)
+                    yield from map(tuple, by_cell.values())
 
 
 def find_sharding(facts: Facts) -> Sharding | None:
@@ -65,7 +65,8 @@ def find_sharding(facts: Facts) -> Sharding | None:
         if shards in (0, 1):
             return None
         replicas = max(
-            len(one) for one in kinds_by_axes(facts.options.axes, facts.options.order, 0, facts.world.ranks)["weights"]
+            len(group)
+            for group in kinds_by_axes(facts.options.axes, facts.options.order, 0, facts.world.ranks)["weights"]
         )
         return Sharding(now=replicas if shards < 0 else shards, replicas=replicas, facts=facts)
     best: Sharding | None = None

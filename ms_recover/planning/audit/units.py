@@ -96,12 +96,12 @@ class Arrangement:
                 count[level[host]] += 1
             self._note(number)
 
-    def _exchange(self, one: int, other: int) -> int:
+    def _exchange(self, unit: int, other: int) -> int:
         """Exchange the places of two units; returns by how much fewer sets lie together."""
-        touched = {*self.sets_of[one], *self.sets_of[other]}
+        touched = {*self.sets_of[unit], *self.sets_of[other]}
         before = sum(self.fatal.get(number, 0) for number in touched)
-        host, there = self.hosts[one], self.hosts[other]
-        self._move(one, there)
+        host, host_of_other = self.hosts[unit], self.hosts[other]
+        self._move(unit, host_of_other)
         self._move(other, host)
         return before - sum(self.fatal.get(number, 0) for number in touched)
 
@@ -112,15 +112,15 @@ class Arrangement:
             alike[len(ranks)].append(unit)
         trials, stuck = 0, set[int]()
         while self.fatal and trials < _MOST_TRIALS:
-            number = next((one for one in self.fatal if one not in stuck), None)
+            number = next((number for number in self.fatal if number not in stuck), None)
             if number is None:
                 return False
-            for one, other in self._partners(number, alike):
+            for unit, other in self._partners(number, alike):
                 trials += 1
-                if self._exchange(one, other) > 0:
+                if self._exchange(unit, other) > 0:
                     stuck.clear()
                     break
-                self._exchange(one, other)
+                self._exchange(unit, other)
                 if trials >= _MOST_TRIALS:
                     break
             else:
@@ -136,12 +136,12 @@ class Arrangement:
             if len(count) == 1
         )
         for wanted in (True, False):
-            for one in reversed(self.sets[number]):
-                here = level[self.hosts[one]]
-                for other in _outwards(alike[len(self.units[one])], one):
+            for unit in reversed(self.sets[number]):
+                here = level[self.hosts[unit]]
+                for other in _outwards(alike[len(self.units[unit])], unit):
                     apart = level[self.hosts[other]] != here and other not in members
                     if apart and (self._trouble[other] > 0) is wanted:
-                        yield one, other
+                        yield unit, other
 
     def deal(self) -> None:
         """Deal units to places host by host in turn, those that hold the same one after another."""
@@ -207,7 +207,9 @@ def exists(
             if tries > _MOST_TRIALS:
                 return False
             hosts[unit], free[host] = host, free[host] - len(units[unit])
-            apart = all(len({level[hosts[one]] for one in members}) > 1 for members in ends[at] for level in levels)
+            apart = all(
+                len({level[hosts[member]] for member in members}) > 1 for members in ends[at] for level in levels
+            )
             if apart and try_from(at + 1):
                 return True
             free[host] += len(units[unit])
