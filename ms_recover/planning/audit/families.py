@@ -54,11 +54,13 @@ def fatal_in_all(families: Sequence[Family]) -> Family:
     """
     unions: Family = ALWAYS
     for family in dict.fromkeys(families):
-        if len(unions) * len(family) > _MOST_SETS and unions != ALWAYS and not _covers(unions, family):
-            raise TooManyError
-        if unions == ALWAYS or _covers(family, unions):
-            unions = family if unions == ALWAYS else unions
+        if _covers(family, unions):
             continue
+        if _covers(unions, family):
+            unions = family
+            continue
+        if len(unions) * len(family) > _MOST_SETS:
+            raise TooManyError
         unions = minimal(left | right for left in unions for right in family)
     return unions
 
@@ -111,16 +113,15 @@ class _Counting:
         self._known: dict[tuple[frozenset[Places], int], list[int]] = {}
 
     def safe(self, places: int, family: Iterable[Places], most: int) -> list[int]:
-        """Return how many sets of 0, 1, ... `most` places contain no set of a family."""
+        """Return how many sets of 0, 1, ... `most` places contain no set of a family of minimal sets."""
         sets = [members for members in family if len(members) <= most]
         if not all(sets):
             return [0] * (most + 1)
         single = {place for members in sets if len(members) == 1 for place in members}
-        sets = [members for members in sets if len(members) > 1 and single.isdisjoint(members)]
+        sets = [members for members in sets if len(members) > 1]
         free = places - len(single)
         if most <= 2:
-            pairs = len(set(sets))
-            return [1, free, comb(free, 2) - pairs][: most + 1]
+            return [1, free, comb(free, 2) - len(sets)][: most + 1]
         total = [1] + [0] * most
         for part in _parts(sets):
             free -= len(frozenset().union(*part))
@@ -168,7 +169,6 @@ def _parts(sets: Sequence[Places]) -> list[frozenset[Places]]:
 def _product(first: Sequence[int], other: Sequence[int], most: int) -> list[int]:
     product = [0] * (most + 1)
     for left, many in enumerate(first):
-        if many:
-            for right in range(most - left + 1):
-                product[left + right] += many * other[right]
+        for right in range(most - left + 1):
+            product[left + right] += many * other[right]
     return product
