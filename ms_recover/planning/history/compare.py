@@ -60,7 +60,7 @@ def compare_moments(
     agreed: dict[int, Step] = {}
     courses: dict[tuple[int, str], _Course] = {}
     columns = [_Columns(block) for block in shared]
-    expected = _expected(moments, shared)
+    expected = {rank for block in shared for rank in block.ranks}
     steps = []
     for moment in moments:
         differ: set[str] = set()
@@ -145,12 +145,6 @@ def _recorded(moments: Sequence[Moment], shared: Sequence[Shared]) -> list[froze
     return [frozenset[str]().union(*(by_rank[rank] for rank in block.ranks)) for block in shared]
 
 
-def _expected(moments: Sequence[Moment], shared: Sequence[Shared]) -> set[int]:
-    """Return the ranks that share something with another rank that has values at some step."""
-    there = {rank for moment in moments for rank in moment.own}
-    return {rank for block in shared if len(there.intersection(block.ranks)) > 1 for rank in block.ranks} & there
-
-
 def _step(moment: Moment, differ: set[str], missing: set[int], compared: int) -> HistoryStep:
     copied = sorted(missing & moment.witnesses.keys())
     reasons = []
@@ -202,13 +196,11 @@ def _with_suspects(disagreements: Sequence[Disagreement], places: Mapping[Step, 
             since.setdefault(rank, place)
     settled = []
     for disagreement in disagreements:
-        if disagreement.outvoted or not since:
-            settled.append(disagreement)
-            continue
         place = places[disagreement.first]
         known = [[rank for rank in side if since.get(rank, len(places)) <= place] for side in disagreement.sides]
         named = [ranks for ranks in known if ranks]
-        settled.append(replace(disagreement, suspects=tuple(named[0])) if len(named) == 1 else disagreement)
+        is_tie = not disagreement.outvoted
+        settled.append(replace(disagreement, suspects=tuple(named[0])) if is_tie and len(named) == 1 else disagreement)
     return tuple(settled)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -186,12 +187,10 @@ def _run(facts: Facts, record: RunRecord) -> HistoryRun:
 
 def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ...]:
     """Return the ranks with some parameter that no other rank with values shares."""
-    covered: dict[int, set[str]] = {}
-    having = {rank for moment in moments for rank in moment.own}
+    covered: dict[int, set[str]] = defaultdict(set)
     for block in shared:
-        if len(having.intersection(block.ranks)) > 1:
-            for rank in block.ranks:
-                covered.setdefault(rank, set()).update(block.names)
+        for rank in block.ranks:
+            covered[rank].update(block.names)
     alone: set[int] = set()
     done: set[tuple[int, int]] = set()
     for moment in moments:
@@ -199,7 +198,7 @@ def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ..
             key = rank, id(witness.listed)
             if key not in done:
                 done.add(key)
-                if not covered.get(rank, set()).issuperset(witness.listed.index):
+                if not covered[rank].issuperset(witness.listed.index):
                     alone.add(rank)
     return tuple(sorted(alone))
 
@@ -215,11 +214,11 @@ def _missing(facts: Facts, moments: Sequence[Moment], shared: Sequence[Shared]) 
         )
     elif bare:
         notes.append(f"steps with slices without manifests, which are no evidence here: {list_some(bare, 8)}")
-    if any(moment.own for moment in moments) and not shared and facts.stages.layouts:
-        notes.append("by the strategy files no two ranks here hold the same of any parameter: nothing can be compared")
-    elif any(moment.own for moment in moments) and not shared:
+    if any(moment.own for moment in moments) and not shared:
         notes.append(
-            "nothing states that two ranks hold the same: name rank lists (--group-info), strategy files (--strategy), "
-            "or say it with --group or --axes"
+            "by the strategy files no two ranks here hold the same of any parameter: nothing can be compared"
+            if facts.stages.layouts
+            else "nothing states that two ranks hold the same: name rank lists (--group-info), strategy files "
+            "(--strategy), or say it with --group or --axes"
         )
     return notes

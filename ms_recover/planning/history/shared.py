@@ -39,6 +39,7 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
             strategies[rank].add(witness.manifest.strategy_digest)
             if not lists[rank].issuperset(witness.listed.index):
                 lists[rank].update(witness.listed.index)
+    # What layouts name they settle, unless the values contradict the file; rank lists have the rest.
     by_file = find_blocks(lists, facts.stages, facts.groups)
     of_lists = by_file.pop("", [])
     shared: list[Shared] = []
@@ -54,6 +55,7 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
             for rank in block.ranks:
                 named[rank] |= names & lists[rank]
             shared += _by_names(block.ranks, names, lists, block.source)
+    # Ranks of several lists may hold the same of what no layout names: their values then changed alike.
     groups = {rank: block.ranks for block in of_lists for rank in block.ranks}
     equal = _equal_values(moments, lists, named, groups)
     for block in of_lists:
@@ -92,25 +94,26 @@ def _why_wrong(
     for block in blocks:
         stage = facts.stages.of(block.ranks[0])
         digests = facts.stages.digests.get(stage, frozenset())
-        if any(not digests.isdisjoint(named[rank]) for rank in block.ranks if rank in named):
+        if any(not digests.isdisjoint(named[rank]) for rank in block.ranks):
             return None
     for moment in moments:
-        agree = differ = 0
+        compared = differ = 0
         for block in blocks:
             witnesses = [moment.own[rank] for rank in block.ranks if rank in moment.own]
             if len({facts.groups.of(witness.rank) for witness in witnesses}) < 2:
                 continue
             for name in block.names or ():
-                values = {
+                values = [
                     witness.digests[witness.listed.index[name]] for witness in witnesses if name in witness.listed.index
-                }
-                agree, differ = agree + (len(values) < 2), differ + (len(values) > 1)
-        if agree or differ:
-            if differ <= agree:
+                ]
+                compared += len(values) > 1
+                differ += len(set(values)) > 1
+        if compared:
+            if 2 * differ <= compared:
                 return None
             return (
-                f"at step {moment.step} {differ} of {agree + differ} parameters differ among ranks that share them by "
-                "it; it is of another run or layout"
+                f"at step {moment.step} {differ} of {compared} parameters differ among ranks that share them by it; it "
+                "is of another run or layout"
             )
     return None
 
@@ -140,7 +143,7 @@ def _equal_values(
             earlier = before.own.get(rank)
             if earlier is None or witness.file in seen:
                 continue
-            if len(groups.get(rank, ())) > 1:
+            if len(groups[rank]) > 1:
                 seen.add(witness.file)  # those of its group follow it
             for name, first, second in _changed(earlier, witness):
                 if name in named[rank]:
@@ -152,7 +155,7 @@ def _equal_values(
     for name, parents in linked.items():
         classes: dict[int, set[int]] = defaultdict(set)
         for rank in {*parents, *parents.values()}:
-            classes[root(name, rank)].update(peer for peer in groups.get(rank, (rank,)) if name in lists[peer])
+            classes[root(name, rank)].update(peer for peer in groups[rank] if name in lists[peer])
         classes_of[name] = _joined(classes.values())
     return classes_of
 
