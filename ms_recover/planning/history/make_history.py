@@ -115,6 +115,7 @@ def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
     own = [values for part in parts for values in part.own]
     stopped = [stop for part in parts for stop in part.stopped]
     places = {entry.step: place for place, entry in enumerate(steps)}
+    # A parameter that stopped in one part was trained, also where another part never saw it change.
     changing = {stop.parameter for stop in stopped}
     return with_clean(
         replace(

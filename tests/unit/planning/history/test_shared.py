@@ -43,7 +43,7 @@ def test_the_order_in_which_slices_list_parameters_says_nothing(strategy):
         return flip(6, 9, "norm")(rank, step, name)
 
     slices = course(stopped)
-    turned = relisted(slices, lambda file: NAMES if file.step.step % 3 else NAMES[::-1])
+    turned = relisted(slices, lambda file: NAMES if file.step.step % 2 else NAMES[::-1])
     found = history(turned, strategy=strategy)
     assert [(one.parameter, one.outvoted) for one in found.disagreements] == [("norm", (6,))]
     assert [(one.parameter, one.since.step) for one in found.stopped] == [("rate", 12)]
