@@ -45,7 +45,7 @@ class Case:
 
     Parameters
     ----------
-    facts : Facts or None
+    facts : Facts
         Of the tree or of the claims.
     held : StepHolders
         Who holds what at the newest step that can be recovered.
@@ -66,9 +66,11 @@ class Case:
 
 def find_findings(case: Case) -> tuple[Finding, ...]:
     """Return the findings, the gravest first."""
-    found = [*_slices(case), *_redundancy(case), *_optimizer(case), *_unknown(case)]
+    facts = case.facts
+    files_say_it = facts.kind is None and facts.options.axes is None  # who holds the same, and no document or operator
+    found = [*_slices(case), *_redundancy(case), *_optimizer(case), *(_unknown(facts) if files_say_it else ())]
     if not found:  # the others may be no more than what these bring about
-        found += [*_alone(case), *_evidence(case)]
+        found += [*_alone(case), *(_evidence(facts) if files_say_it else ())]
         found += [] if any(one.kind == "redundancy" for one in found) else _placement(case)
     return (*found, *_topology(case))
 
@@ -94,7 +96,7 @@ def _optimizer(case: Case) -> Iterator[Finding]:
     if not lost:
         return
     chosen = sharding.choose(where)
-    everywhere = sharding.replicas // sharding.now if 0 < sharding.now < sharding.replicas else 1
+    everywhere = max(1, sharding.replicas // sharding.now)
     if chosen is None and everywhere > 1:
         return  # fewer shards alone do not mend it: it is the placement
     copies = f"there {'is one copy' if everywhere == 1 else f'are {everywhere} copies'} of each shard"
@@ -148,10 +150,7 @@ def _bare(facts: Facts) -> list[int]:
     return [rank for rank in range(facts.world.ranks) if facts.stages.why_unknown(rank) is not None]
 
 
-def _unknown(case: Case) -> Iterator[Finding]:
-    facts = case.facts
-    if facts.kind is not None or facts.options.axes is not None:
-        return
+def _unknown(facts: Facts) -> Iterator[Finding]:
     unknown = [rank for rank in _bare(facts) if not facts.groups.knows(rank)]
     if unknown:
         text = (
@@ -161,10 +160,7 @@ def _unknown(case: Case) -> Iterator[Finding]:
         yield Finding(kind="evidence", text=text, mend=_LISTS)
 
 
-def _evidence(case: Case) -> Iterator[Finding]:
-    facts = case.facts
-    if facts.kind is not None or facts.options.axes is not None:
-        return
+def _evidence(facts: Facts) -> Iterator[Finding]:
     evidence, bare = find_evidence(facts), _bare(facts)
     thin = []
     for stage in () if bare else sorted({facts.stages.of(rank) for rank in range(facts.world.ranks)}):
@@ -201,18 +197,10 @@ def _placement(case: Case) -> Iterator[Finding]:
             f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[members]}, on {place}"
         )
         proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
-        if proposal.topology is not None and name in proposal.survives:
-            yield Finding(
-                kind="placement",
-                text=text,
-                mend=f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}",
-                topology=proposal.topology,
-            )
-        else:
-            why = proposal.reason
-            if proposal.topology is not None:
-                why = f"no placement was found that survives the loss of any one {name}: more of them, or more copies"
-            yield Finding(kind="placement", text=text, mend=why)
+        mend = proposal.reason  # why there is none; a placement survives what is survived now, and this level
+        if proposal.topology is not None:
+            mend = f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}"
+        yield Finding(kind="placement", text=text, mend=mend, topology=proposal.topology)
         return
 
 

@@ -144,7 +144,7 @@ def _counted(book: Losses, lost: int) -> CountedLosses:
             fatal=len(steps) - len(left),
             newest=sum(step >= newest for step in left),
         )
-    fatal = _count(count, book.fatal, lost) if book.steps else comb(count, lost)
+    fatal = _count(count, book.fatal, lost)
     if fatal is None and comb(count, lost) <= _MOST_TRIED:
         losses = map(frozenset, combinations(range(count), lost))
         fatal = sum(book.step_after(loss) is None for loss in losses)
@@ -164,8 +164,6 @@ def _count(places: int, family: Family | None, lost: int) -> int | None:
 def _listed(book: Losses, lost: int) -> Iterator[Loss]:
     """Yield losses of so many domains: each where they are few, else smallest fatal ones of at most so many."""
     count = len(book.level.domains)
-    if lost > count:
-        return
     if comb(count, lost) <= MOST_EACH:
         for places in combinations(range(count), lost):
             yield book.loss(frozenset(places))
