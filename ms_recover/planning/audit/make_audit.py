@@ -170,7 +170,7 @@ def _listed(book: Losses, lost: int) -> Iterator[Loss]:
         return
     fatal = [loss for loss in book.fatal or () if 1 < len(loss) <= lost]
     for loss in fatal[:MOST_LISTED]:
-        yield book.loss(loss, sources=False)
+        yield book.loss(loss)
 
 
 def block_classes(holders: StepHolders, finest: Level) -> tuple[BlockClass, ...]:
