@@ -25,7 +25,7 @@ def claimed_holders(facts: Facts) -> StepHolders:
         When nothing says who holds the same.
     """
     ranks = range(facts.world.ranks)
-    if facts.stages.layouts and facts.stages.problem is None:
+    if facts.stages.problem is None:
         missing = sorted({facts.stages.of(rank) for rank in ranks} - set(facts.stages.layouts))
         if not missing:
             return _holders(facts, _by_layouts(facts))
@@ -37,9 +37,8 @@ def claimed_holders(facts: Facts) -> StepHolders:
         return _holders(facts, _by_axes(facts))
     if not facts.groups.members:
         raise MissingInputError(
-            facts.stages.problem
-            or "nothing says who holds the same: name strategy files with --strategy, rank lists with --group-info, or "
-            "the parallel axes with --axes"
+            f"{facts.stages.problem}; name strategy files with --strategy, rank lists with --group-info, or the parallel "
+            "axes with --axes"
         )
     return _holders(facts, _by_lists(facts))
 
