@@ -37,8 +37,8 @@ def claimed_holders(facts: Facts) -> StepHolders:
         return _holders(facts, _by_axes(facts))
     if not facts.groups.members:
         raise MissingInputError(
-            f"{facts.stages.problem}; name strategy files with --strategy, rank lists with --group-info, or the parallel "
-            "axes with --axes"
+            f"{facts.stages.problem}; name strategy files with --strategy, rank lists with --group-info, or the axes "
+            "of the job with --axes"
         )
     return _holders(facts, _by_lists(facts))
 

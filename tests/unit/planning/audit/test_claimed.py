@@ -76,7 +76,9 @@ def test_axes_say_it_for_each_kind_of_parameter():
 
 
 def test_what_would_say_it_is_named_where_nothing_does():
-    with pytest.raises(MissingInputError, match=r"^no strategy file states .*; name strategy files with .* or the par"):
+    with pytest.raises(
+        MissingInputError, match=r"^no strategy file states .*; name strategy files with .* or the axes"
+    ):
         claimed()
     other = StrategyFile(0, "other.ckpt", Strategy((0,), 2, (Layout("w", (2, 2), ((),)),)), "other")
     with pytest.raises(MissingInputError, match="cut parameters differently; name strategy files with"):
