@@ -68,11 +68,11 @@ def find_findings(case: Case) -> tuple[Finding, ...]:
     """Return the findings, the gravest first."""
     facts = case.facts
     files_say_it = facts.kind is None and facts.options.axes is None  # who holds the same, and no document or operator
-    found = [*_slices(case), *_redundancy(case), *_optimizer(case), *(_unknown(facts) if files_say_it else ())]
-    if not found:  # the others may be no more than what these bring about
-        found += [*_alone(case), *(_evidence(facts) if files_say_it else ())]
-        found += [] if any(one.kind == "redundancy" for one in found) else _placement(case)
-    return (*found, *_topology(case))
+    findings = [*_slices(case), *_redundancy(case), *_optimizer(case), *(_unknown(facts) if files_say_it else ())]
+    if not findings:  # the others may be no more than what these bring about
+        alone = list(_alone(case))
+        findings = [*alone, *(_evidence(facts) if files_say_it else ()), *(_placement(case) if not alone else ())]
+    return (*findings, *_topology(case))
 
 
 def _redundancy(case: Case) -> Iterator[Finding]:

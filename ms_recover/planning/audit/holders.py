@@ -34,7 +34,7 @@ from ms_recover.planning.judging.compare_blocks import compare_blocks
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.supply.compose import find_composable
-from ms_recover.planning.supply.expected_parameters import NotComposableError, stated_parameters
+from ms_recover.planning.supply.expected_parameters import NotComposableError
 from ms_recover.planning.supply.parameters import Way
 from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import Candidate
@@ -69,6 +69,7 @@ class _Finding:
         by_rank: dict[int, list[HeldBlock]] = defaultdict(list)
         claimed: list[tuple[HeldBlock, Sequence[int]]] = []
         whole: list[int] = []
+        # A slice that can be composed needs blocks; one that can only be copied is a block by itself.
         for stage, ranks in self._by_stage().items():
             if self._is_whole(stage, ranks[0]):
                 whole += ranks
@@ -82,6 +83,7 @@ class _Finding:
         lost = dict(self._dealt_lists())
         for loss, text in self._fatal(whole, by_rank):
             lost.setdefault(loss, text)
+        # Who is right may be undecided after a loss: no older step is tried then, whatever holders are left.
         tied = {**ties, **find_ties(self.supply, [(block.holders, ranks) for block, ranks in claimed])}
         why = {**lost, **tied}
         family = minimal(why)
@@ -149,9 +151,9 @@ class _Finding:
             same = anonymous.setdefault(shapes, shapes) if len(set(shapes) - {None}) > 1 else _listed(shapes)
             alike[way.number if way is not None else None, same].append(name)
         rank_kind = {rank: number for number, kind in enumerate(kinds) for rank in kind}
-        for (number, _), alike_names in alike.items():
+        for alike_names in alike.values():
             way = index.way(stage, alike_names[0])
-            if number is None or way is None:
+            if way is None:
                 for name in alike_names:
                     yield from self._uncut(stage, name, ranks)
                 continue
@@ -198,11 +200,9 @@ class _Finding:
         """Yield the blocks of a parameter without layout: every rank of the stage holds it, or each its own."""
         index = self.index
         listing = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
-        source, size = self.facts.stages.paths[stage], 0
         parameter = index.find(listing[0], name) if listing else None
-        if parameter is not None:
-            size = parameter.nbytes
-        kind = BlockKind(stage=stage, names=(name,), cut="none", source=source)
+        size = parameter.nbytes if parameter is not None else 0
+        kind = BlockKind(stage=stage, names=(name,), cut="none", source=self.facts.stages.paths[stage])
         having = frozenset(listing)
         needing = [rank for rank in ranks if rank in having or rank in self.missing]
         if name in self.facts.stages.layouts[stage]:  # a layout that does not fit: it is taken from nobody
@@ -223,7 +223,7 @@ class _Finding:
         for rank in needing:
             group = self.facts.groups.of(rank)
             peers = tuple(peer for peer in listing if peer in group)
-            block = HeldBlock(kind=kind, holders=peers or ((rank,) if rank in having else ()), bytes=size)
+            block = HeldBlock(kind=kind, holders=peers, bytes=size)
             self.doubts.own.add(block)
             yield block, (rank,)
 
@@ -231,15 +231,13 @@ class _Finding:
         """Yield the losses of what remove_redundancy=True dealt to a rank: nothing else may state its list."""
         dealt = self.judgement.step in self.judgement.structure.deduplicated
         for rank in range(self.facts.world.ranks) if dealt else ():
-            if rank in self.sound or stated_parameters(self.index, rank) is not None:
-                text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
-                yield frozenset((rank,)), text
+            yield frozenset((rank,)), f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
 
     def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[HeldBlock]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)
-        done: set[tuple[int, int]] = set()
+        done: set[tuple[Ranks, Ranks]] = set()
         strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():
             strategy = strategies[self.facts.stages.of(rank)]
@@ -248,10 +246,9 @@ class _Finding:
             for block in blocks:
                 lost = block.members
                 if len(no_copy) == 1 and alone <= lost:
-                    key = (id(lost), id(no_copy[0][0]))
-                    if key in done:
+                    if (lost, no_copy[0][0]) in done:  # as for its peers: of 10,240 ranks it would take 10 seconds
                         continue
-                    done.add(key)
+                    done.add((lost, no_copy[0][0]))
                 for copied, _ in no_copy:
                     yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
             others = [(strategy, f"the strategy file of rank {rank}'s stage")] if strategy is not None else []

@@ -80,6 +80,7 @@ def make_audit(tree: AuditedTree, topology: Topology | None, wanted: AuditOption
     books = [Losses(steps, level, levels[0], wanted.bandwidth, tree.losable) for level in levels]
     audited = tuple(_level(book, wanted) for book in books)
     newest = steps[0] if steps else None
+    # For a placement; too many to list propose none.
     try:
         fatal_ranks = fatal_in_all([holders.family for holders in steps]) if steps else ()
     except TooManyError:
@@ -111,6 +112,7 @@ def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
     singles = tuple(book.loss(frozenset((place,)), sources=sources) for place in range(count))
     most = min(max(wanted.losses, _LEAST_COUNTED), count)
     fatal = book.fatal
+    # The smallest fatal loss is among those that are listed; where they are too many, among those that were counted.
     counted = tuple(_counted(book, lost) for lost in range(1, most + 1))
     if fatal is not None:
         smallest = len(fatal[0]) if fatal and book.steps else None

@@ -43,6 +43,7 @@ def propose_placement(
     number = {name: at for at, name in enumerate(names)}
     domains = [_of_hosts(level, topology.hosts, names) for level in topology.domains]
     usable = [at for at, level in enumerate(domains) if at == 0 or len(set(level)) > 1]
+    # As many neighbours together as can be, and with these as many levels, before fewer neighbours are tried.
     unit_sizes = _divisors(gcd(*counts.values()))
     for size in unit_sizes:
         units = make_units(topology, size, keep)
@@ -53,6 +54,7 @@ def propose_placement(
             )
             if hosts is not None:
                 return _improved(_proposal(topology, units, hosts, sets, size), topology)
+    # Exchanges found nothing: for few units all placements are tried, which shows as well that there is none.
     units = make_units(topology, 1, keep)
     by_units = _by_units(units, sets)
     if len(units) <= _FEW_UNITS and by_units is not None:
@@ -99,6 +101,7 @@ def _refusal(fatal: Collection[frozenset[int]], topology: Topology, keep: Collec
                     f"ranks {list_some(sorted(members))} hold all copies of a block and stay on one host, because "
                     f"they work as one tensor-parallel group"
                 )
+    # Sets without a rank in common each need a rank on another host than the largest one.
     disjoint, seen = 0, set[int]()
     for members in sorted(fatal, key=lambda members: (len(members), sorted(members))):
         if seen.isdisjoint(members):

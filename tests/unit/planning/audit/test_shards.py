@@ -58,6 +58,12 @@ def test_layouts_say_more_than_the_axes():
     assert sharding(state("w", 0), axes=Axes.parse("dp=4,tp=2"), optimizer_shards=-1) is None
 
 
+def test_as_many_shards_are_chosen_by_the_layouts_that_say_how_many_there_are():
+    """By the axes no two ranks hold the same, which layouts contradict."""
+    found = sharding(state("m.w", -1), axes=Axes.parse("tp=8"), optimizer_shards=-1)
+    assert (counts(found), found.choose(on("aabbccdd"))) == ((4, 4), 2)
+
+
 def on(hosts):
     return Level.of_topology(Topology(("host",), (tuple(hosts),), "the test"), 0)
 
