@@ -36,10 +36,8 @@ class Doubts:
         uncut = [block for block in blocks if block.kind.cut == "none"]
         group = self._facts.groups.of(rank)
         lists = self._evidence.lists(group) if self._facts.groups.knows(rank) else None
-        own = [block for block in uncut if block in self.own]
-        if own and lists is not None:
-            loss = {rank} if any(rank in block.members for block in own) else NOBODY
-            yield lists | loss, f"the rank list that names rank {rank}, which alone says who has its values"
+        if lists is not None and not self.own.isdisjoint(uncut):
+            yield lists, f"the rank list that names rank {rank}, which alone says who has its values"
         if self._facts.stages.of(rank) in self.divided:
             return
         for block in uncut:
