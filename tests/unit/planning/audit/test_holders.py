@@ -92,6 +92,24 @@ def test_parameters_that_are_cut_alike_and_listed_alike_are_one_block():
     assert blocks(held) == [("norm", (0, 1, 2, 3), 8), ("u,w", (0, 2), 16), ("u,w", (1, 3), 16)]
 
 
+def test_what_was_dealt_out_each_rank_holds_alone():
+    """Of ranks that hold the same one lists w and the other v: nothing else says what was dealt to whom."""
+    slices = [replace(listed(rank, "w" if rank < 2 else "v"), dealt=True) for rank in range(4)]
+    held = newest(slices, pairs(4), [COLUMNS, replace(COLUMNS, parameter="v")], quick=True)
+    assert [ranks for _, ranks, _ in blocks(held)] == [(0,), (1,), (2,), (3,)]
+    assert sets(held.family) == [[0], [1], [2], [3]]
+
+
+def test_whole_tensors_are_held_beside_the_parts_of_them():
+    """The slice of rank 3 has both halves."""
+    slices = [listed(rank, "w", "norm") for rank in range(4)]
+    whole = Parameter("w", "Int8", (16,), 16)
+    slices[3] = replace(slices[3], parameters=(whole, *slices[3].parameters[1:]))
+    held = newest(slices, layouts=[COLUMNS, NORM], quick=True)
+    assert blocks(held) == [("norm", (0, 1, 2, 3), 8), ("w", (0, 2, 3), 8), ("w", (1, 3), 8)]
+    assert sets(held.family) == [[0, 2, 3], [1, 3]]
+
+
 def test_a_parameter_without_layout_is_needed_by_those_that_list_it_and_those_without_a_slice():
     slices = [listed(rank, *(("global_step",) if rank < 2 else ()), "w", "norm") for rank in range(3)]
     held = newest(slices, layouts=[COLUMNS, NORM], quick=True)
