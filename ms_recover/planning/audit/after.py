@@ -53,11 +53,11 @@ class Losable:
         if not choice.found:
             return None, choice.shown.why or ""
         if not known:
-            now = next((one for one in steps if one.step == choice.shown.step), steps[0])
+            now = next((holders for holders in steps if holders.step == choice.shown.step), steps[0])
             if FamilyIndex(now.sure).find(ranks) is not None:
                 return None, ""
-        held = join_parts([find_holders(one.supply) for one in choice.shown.value.parts])
-        return held, next((one.reason for one in choice.rejected if one.step == steps[0].step), "")
+        holders = join_parts([find_holders(part.supply) for part in choice.shown.value.parts])
+        return holders, next((rejected.reason for rejected in choice.rejected if rejected.step == steps[0].step), "")
 
     def most_lost(self, domains: int, *, assumed: bool = False) -> int:
         """Return how many of some domains may be lost at once so that the plan after each such loss is asked.
@@ -81,8 +81,10 @@ class Losable:
             return False
         if not all(map(_agree, tree.every())):
             return False
-        for one in candidates_of(tree.facts):
-            if isinstance(one, RejectedStep) or not all(map(_is_sound, assess_candidate(tree, one).value.parts)):
+        for candidate in candidates_of(tree.facts):
+            if isinstance(candidate, RejectedStep) or not all(
+                map(_is_sound, assess_candidate(tree, candidate).value.parts)
+            ):
                 return False
         return True
 
@@ -105,14 +107,14 @@ def _agree(compared: Comparison) -> bool:
     )
     if any(against) or lacks_kinds(compared):
         return False
-    return _lists_agree(facts) and all(one.manifest is None or one.saved for one in facts.counted)
+    return _lists_agree(facts) and all(slice_.manifest is None or slice_.saved for slice_ in facts.counted)
 
 
 def _lists_agree(facts: Facts) -> bool:
     """Whether rank lists, manifests and layouts name every rank, and all the same as holders of the same slice."""
     groups, families = facts.groups, facts.stages.families
     stated = [file.info.sorted_ranks for file in facts.inventory.group_files if file.info is not None]
-    stated += [each_once(one.manifest.group) for one in facts.counted if one.manifest is not None]
+    stated += [each_once(slice_.manifest.group) for slice_ in facts.counted if slice_.manifest is not None]
     stated += [families[rank] for rank in groups.members if rank in families]
     if not {rank for ranks in stated for rank in ranks}.issuperset(range(facts.world.ranks)):
         return False

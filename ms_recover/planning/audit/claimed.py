@@ -25,7 +25,7 @@ def claimed_holders(facts: Facts) -> StepHolders:
         When nothing says who holds the same.
     """
     ranks = range(facts.world.ranks)
-    if facts.stages.layouts and facts.stages.problem is None:
+    if facts.stages.problem is None:
         missing = sorted({facts.stages.of(rank) for rank in ranks} - set(facts.stages.layouts))
         if not missing:
             return _holders(facts, _by_layouts(facts))
@@ -37,24 +37,23 @@ def claimed_holders(facts: Facts) -> StepHolders:
         return _holders(facts, _by_axes(facts))
     if not facts.groups.members:
         raise MissingInputError(
-            facts.stages.problem
-            or "nothing says who holds the same: name strategy files with --strategy, rank lists with --group-info, or "
-            "the parallel axes with --axes"
+            f"{facts.stages.problem}; name strategy files with --strategy, rank lists with --group-info, or the axes "
+            "of the job with --axes"
         )
     return _holders(facts, _by_lists(facts))
 
 
 def _holders(facts: Facts, blocks: Iterable[HeldBlock]) -> StepHolders:
-    held = tuple(blocks)
-    why = {block.members: block_text(block) for block in reversed(held)}
+    claimed = tuple(blocks)
+    why = {block.members: block_text(block) for block in reversed(claimed)}
     parts: dict[int, list[HeldBlock]] = defaultdict(list)
-    for block in held:
+    for block in claimed:
         for rank in block.holders:
             parts[rank].append(block)
     return StepHolders(
         step=BEFORE,
         ranks=facts.world.ranks,
-        blocks=held,
+        blocks=claimed,
         groups={},
         sizes={},
         parts=parts,
@@ -75,8 +74,8 @@ def _by_layouts(facts: Facts) -> Iterable[HeldBlock]:
             cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for place, cell in enumerate(cut.parts):
                 cells[cell].append(first + place)
-            for held in cells.values():
-                yield HeldBlock(kind=kind, holders=tuple(held), bytes=None)
+            for ranks in cells.values():
+                yield HeldBlock(kind=kind, holders=tuple(ranks), bytes=None)
 
 
 def _by_lists(facts: Facts) -> Iterable[HeldBlock]:

@@ -36,16 +36,14 @@ class Doubts:
         uncut = [block for block in blocks if block.kind.cut == "none"]
         group = self._facts.groups.of(rank)
         lists = self._evidence.lists(group) if self._facts.groups.knows(rank) else None
-        own = [block for block in uncut if block in self.own]
-        if own and lists is not None:
-            there = {rank} if any(rank in block.members for block in own) else NOBODY
-            yield lists | there, f"the rank list that names rank {rank}, which alone says who has its values"
+        if lists is not None and not self.own.isdisjoint(uncut):
+            yield lists, f"the rank list that names rank {rank}, which alone says who has its values"
         if self._facts.stages.of(rank) in self.divided:
             return
         for block in uncut:
             if self._is_cut_perhaps(block):
-                for one in self._lonely(rank, block, group, lists):
-                    yield one, "parameters without layout, which too few others have"
+                for loss in self._lonely(rank, block, group, lists):
+                    yield loss, "parameters without layout, which too few others have"
 
     def _is_cut_perhaps(self, block: HeldBlock) -> bool:
         name = block.kind.names[0]
@@ -54,27 +52,27 @@ class Doubts:
 
     def _lonely(self, rank: int, block: HeldBlock, group: tuple[int, ...], lists: Ranks | None) -> Iterator[Ranks]:
         """Yield losses that leave one rank or rank list with a block, which is not that of a rank."""
-        held = rank in block.members
+        holds = rank in block.members
         lefts: list[tuple[Ranks, Ranks]] = []
         if lists is not None:
             lefts += [(left, lists) for left in self._within(block, group, lists) if rank not in left]
-        if (block, group[0], held) not in self._asked:
-            self._asked.add((block, group[0], held))
+        if (block, group[0], holds) not in self._asked:
+            self._asked.add((block, group[0], holds))
             lefts += [(left, NOBODY) for left in self._of_others(block) if left.isdisjoint(group)]
         whose = -1 if not lefts or block.members.issuperset(group) else group[0]
         for left, more in lefts:
-            if (block, left, whose, held) not in self._done:
-                self._done.add((block, left, whose, held))
+            if (block, left, whose, holds) not in self._done:
+                self._done.add((block, left, whose, holds))
                 yield (block.members - left) | more
 
     def _of_others(self, block: HeldBlock) -> Sequence[Ranks]:
         """Return the holders of each rank list, or each alone where the list has the whole stage."""
         if block not in self._foreign:
-            held: dict[tuple[int, ...], list[int]] = defaultdict(list)
-            for one in block.holders:
-                group = self._facts.groups.of(one)
-                held[group if len(group) < self._facts.stages.devices else (one,)].append(one)
-            self._foreign[block] = _joined([frozenset(ranks) for ranks in held.values()])
+            by_list: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for rank in block.holders:
+                group = self._facts.groups.of(rank)
+                by_list[group if len(group) < self._facts.stages.devices else (rank,)].append(rank)
+            self._foreign[block] = _joined([frozenset(ranks) for ranks in by_list.values()])
         return self._foreign[block]
 
     def _within(self, block: HeldBlock, group: tuple[int, ...], lists: Ranks) -> Sequence[Ranks]:

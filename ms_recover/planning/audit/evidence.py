@@ -66,15 +66,15 @@ def find_evidence(facts: Facts) -> Evidence:
         if file.manifest is not None:
             lists[each_once(file.manifest.group)].add(file.rank)
     devices = facts.stages.devices
-    for one in inventory.strategy_files:
-        if not devices or one.devices_per_stage != devices:
+    for strategy in inventory.strategy_files:
+        if not devices or strategy.devices_per_stage != devices:
             continue
-        stage = one.rank // devices
+        stage = strategy.rank // devices
         known = facts.stages.digests.get(stage)
-        if known and one.digest and one.digest not in known:
+        if known and strategy.digest and strategy.digest not in known:
             continue
-        if owner_of(one.path, owners) == one.rank:
-            stage_files[stage].add(one.rank)
+        if owner_of(strategy.path, owners) == strategy.rank:
+            stage_files[stage].add(strategy.rank)
         else:
             kept_stages.add(stage)
     return Evidence(

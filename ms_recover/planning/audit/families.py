@@ -30,17 +30,17 @@ class TooManyError(Exception):
 
 def minimal(sets: Iterable[Places]) -> Family:
     """Return the sets of which no part is among them, the smallest first, then by their places."""
-    ordered = sorted(set(sets), key=lambda one: (len(one), sorted(one)))
-    often = Counter(place for one in ordered for place in one)
+    ordered = sorted(set(sets), key=lambda members: (len(members), sorted(members)))
+    often = Counter(place for members in ordered for place in members)
     kept: list[Places] = []
     by_rarest: dict[int, list[Places]] = defaultdict(list)
-    for one in ordered:
-        if not one:
+    for members in ordered:
+        if not members:
             return ALWAYS
-        if any(smaller <= one for place in one for smaller in by_rarest.get(place, ())):
+        if any(smaller <= members for place in members for smaller in by_rarest.get(place, ())):
             continue
-        kept.append(one)
-        by_rarest[min(one, key=often.__getitem__)].append(one)
+        kept.append(members)
+        by_rarest[min(members, key=often.__getitem__)].append(members)
     return tuple(kept)
 
 
@@ -52,15 +52,17 @@ def fatal_in_all(families: Sequence[Family]) -> Family:
     TooManyError
         When there are more unions than can be listed.
     """
-    found: Family = ALWAYS
+    unions: Family = ALWAYS
     for family in dict.fromkeys(families):
-        if len(found) * len(family) > _MOST_SETS and found != ALWAYS and not _covers(found, family):
-            raise TooManyError
-        if found == ALWAYS or _covers(family, found):
-            found = family if found == ALWAYS else found
+        if _covers(family, unions):
             continue
-        found = minimal(one | other for one in found for other in family)
-    return found
+        if _covers(unions, family):
+            unions = family
+            continue
+        if len(unions) * len(family) > _MOST_SETS:
+            raise TooManyError
+        unions = minimal(left | right for left in unions for right in family)
+    return unions
 
 
 def _covers(looser: Family, stricter: Family) -> bool:
@@ -75,20 +77,20 @@ class FamilyIndex:
     def __init__(self, family: Iterable[Places]) -> None:
         self._by_first: dict[int, list[Places]] = defaultdict(list)
         self._always: Places | None = None
-        for one in family:
-            if one:
-                self._by_first[min(one)].append(one)
+        for members in family:
+            if members:
+                self._by_first[min(members)].append(members)
             else:
-                self._always = one
+                self._always = members
 
     def find(self, loss: Places) -> Places | None:
         """Return a set of the family that is lost whole, None when there is none."""
         if self._always is not None:
             return self._always
         for place in sorted(loss):
-            for one in self._by_first.get(place, ()):
-                if one <= loss:
-                    return one
+            for members in self._by_first.get(place, ()):
+                if members <= loss:
+                    return members
         return None
 
 
@@ -111,16 +113,15 @@ class _Counting:
         self._known: dict[tuple[frozenset[Places], int], list[int]] = {}
 
     def safe(self, places: int, family: Iterable[Places], most: int) -> list[int]:
-        """Return how many sets of 0, 1, ... `most` places contain no set of a family."""
-        sets = [one for one in family if len(one) <= most]
+        """Return how many sets of 0, 1, ... `most` places contain no set of a family of minimal sets."""
+        sets = [members for members in family if len(members) <= most]
         if not all(sets):
             return [0] * (most + 1)
-        single = {place for one in sets if len(one) == 1 for place in one}
-        sets = [one for one in sets if len(one) > 1 and single.isdisjoint(one)]
+        single = {place for members in sets if len(members) == 1 for place in members}
+        sets = [members for members in sets if len(members) > 1]
         free = places - len(single)
         if most <= 2:
-            pairs = len(set(sets))
-            return [1, free, comb(free, 2) - pairs][: most + 1]
+            return [1, free, comb(free, 2) - len(sets)][: most + 1]
         total = [1] + [0] * most
         for part in _parts(sets):
             free -= len(frozenset().union(*part))
@@ -137,10 +138,10 @@ class _Counting:
             self._work += len(sets)
             if self._work > _MOST_WORK:
                 raise TooManyError
-            often = Counter(place for one in sets for place in one)
+            often = Counter(place for members in sets for place in members)
             chosen = max(sorted(often), key=lambda place: often[place])
-            without = self.safe(len(places) - 1, [one for one in sets if chosen not in one], most)
-            shrunk = minimal(one - {chosen} for one in sets)
+            without = self.safe(len(places) - 1, [members for members in sets if chosen not in members], most)
+            shrunk = minimal(members - {chosen} for members in sets)
             taken = self.safe(len(places) - 1, shrunk, most - 1)
             self._known[key] = [left + right for left, right in zip(without, [0, *taken], strict=True)]
         return self._known[key]
@@ -155,20 +156,19 @@ def _parts(sets: Sequence[Places]) -> list[frozenset[Places]]:
             parent[place] = place = parent[parent[place]]
         return place
 
-    for one in sets:
-        first, *others = one
+    for members in sets:
+        first, *others = members
         for place in others:
             parent[top(place)] = top(first)
     parts: dict[int, list[Places]] = defaultdict(list)
-    for one in sets:
-        parts[top(next(iter(one)))].append(one)
-    return [frozenset(held) for held in parts.values()]
+    for members in sets:
+        parts[top(next(iter(members)))].append(members)
+    return [frozenset(part) for part in parts.values()]
 
 
-def _product(one: Sequence[int], other: Sequence[int], most: int) -> list[int]:
-    found = [0] * (most + 1)
-    for left, many in enumerate(one):
-        if many:
-            for right in range(most - left + 1):
-                found[left + right] += many * other[right]
-    return found
+def _product(first: Sequence[int], other: Sequence[int], most: int) -> list[int]:
+    product = [0] * (most + 1)
+    for left, many in enumerate(first):
+        for right in range(most - left + 1):
+            product[left + right] += many * other[right]
+    return product

@@ -45,7 +45,7 @@ class Case:
 
     Parameters
     ----------
-    facts : Facts or None
+    facts : Facts
         Of the tree or of the claims.
     held : StepHolders
         Who holds what at the newest step that can be recovered.
@@ -66,11 +66,13 @@ class Case:
 
 def find_findings(case: Case) -> tuple[Finding, ...]:
     """Return the findings, the gravest first."""
-    found = [*_slices(case), *_redundancy(case), *_optimizer(case), *_unknown(case)]
-    if not found:  # the others may be no more than what these bring about
-        found += [*_alone(case), *_evidence(case)]
-        found += [] if any(one.kind == "redundancy" for one in found) else _placement(case)
-    return (*found, *_topology(case))
+    facts = case.facts
+    files_say_it = facts.kind is None and facts.options.axes is None  # who holds the same, and no document or operator
+    findings = [*_slices(case), *_redundancy(case), *_optimizer(case), *(_unknown(facts) if files_say_it else ())]
+    if not findings:  # the others may be no more than what these bring about
+        alone = list(_alone(case))
+        findings = [*alone, *(_evidence(facts) if files_say_it else ()), *(_placement(case) if not alone else ())]
+    return (*findings, *_topology(case))
 
 
 def _redundancy(case: Case) -> Iterator[Finding]:
@@ -94,7 +96,7 @@ def _optimizer(case: Case) -> Iterator[Finding]:
     if not lost:
         return
     chosen = sharding.choose(where)
-    everywhere = sharding.replicas // sharding.now if 0 < sharding.now < sharding.replicas else 1
+    everywhere = max(1, sharding.replicas // sharding.now)
     if chosen is None and everywhere > 1:
         return  # fewer shards alone do not mend it: it is the placement
     copies = f"there {'is one copy' if everywhere == 1 else f'are {everywhere} copies'} of each shard"
@@ -148,10 +150,7 @@ def _bare(facts: Facts) -> list[int]:
     return [rank for rank in range(facts.world.ranks) if facts.stages.why_unknown(rank) is not None]
 
 
-def _unknown(case: Case) -> Iterator[Finding]:
-    facts = case.facts
-    if facts.kind is not None or facts.options.axes is not None:
-        return
+def _unknown(facts: Facts) -> Iterator[Finding]:
     unknown = [rank for rank in _bare(facts) if not facts.groups.knows(rank)]
     if unknown:
         text = (
@@ -161,16 +160,13 @@ def _unknown(case: Case) -> Iterator[Finding]:
         yield Finding(kind="evidence", text=text, mend=_LISTS)
 
 
-def _evidence(case: Case) -> Iterator[Finding]:
-    facts = case.facts
-    if facts.kind is not None or facts.options.axes is not None:
-        return
+def _evidence(facts: Facts) -> Iterator[Finding]:
     evidence, bare = find_evidence(facts), _bare(facts)
     thin = []
     for stage in () if bare else sorted({facts.stages.of(rank) for rank in range(facts.world.ranks)}):
-        there = evidence.strategies(stage)
-        if there is not None and len(there) < len(facts.stages.ranks(stage)):
-            thin.append(f"{len(there)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
+        having = evidence.strategies(stage)
+        if having is not None and len(having) < len(facts.stages.ranks(stage)):
+            thin.append(f"{len(having)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
     if thin:
         text = f"the strategy file lies with {list_some(thin, _MOST_NAMED)} only, and is lost with them"
         yield Finding(kind="evidence", text=text, mend=_STRATEGIES)
@@ -192,25 +188,19 @@ def _placement(case: Case) -> Iterator[Finding]:
         return
     for number, name in enumerate(topology.levels):
         level = Level.of_topology(topology, number)
-        together = [one for one in case.held.family if len(level.places(one)) == 1]
+        together = [members for members in case.held.family if len(level.places(members)) == 1]
         if not together or (number and len(level.domains) < 2):
             continue
-        one = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
-        place = level.domains[level.of[min(one)]]
-        held = f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[one]}, on {place}"
+        members = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
+        place = level.domains[level.of[min(members)]]
+        text = (
+            f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[members]}, on {place}"
+        )
         proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
-        if proposal.topology is not None and name in proposal.survives:
-            yield Finding(
-                kind="placement",
-                text=held,
-                mend=f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}",
-                topology=proposal.topology,
-            )
-        else:
-            why = proposal.reason
-            if proposal.topology is not None:
-                why = f"no placement was found that survives the loss of any one {name}: more of them, or more copies"
-            yield Finding(kind="placement", text=held, mend=why)
+        mend = proposal.reason  # why there is none; a placement survives what is survived now, and this level
+        if proposal.topology is not None:
+            mend = f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}"
+        yield Finding(kind="placement", text=text, mend=mend, topology=proposal.topology)
         return
 
 
@@ -261,13 +251,13 @@ def find_tensor_groups(facts: Facts) -> tuple[frozenset[int], ...]:
     options, stages = facts.options, facts.stages
     if options.axes is not None:
         return tuple(map(frozenset, tensor_groups(options.axes, options.order, facts.world.ranks)))
-    found: list[frozenset[int]] = []
+    groups: list[frozenset[int]] = []
     for stage, cuts in stages.cuts.items():
-        cut = [one for one in cuts if max(one.layout.counts, default=1) > 1]
-        if cut:
-            layout = max(cut, key=lambda one: (len(one.names), sorted(one.names))).layout
-            found += _tensor_groups(layout, stages.ranks(stage))
-    return tuple(found)
+        divided = [cut for cut in cuts if max(cut.layout.counts, default=1) > 1]
+        if divided:
+            layout = max(divided, key=lambda cut: (len(cut.names), sorted(cut.names))).layout
+            groups += _tensor_groups(layout, stages.ranks(stage))
+    return tuple(groups)
 
 
 def _tensor_groups(layout: Layout, ranks: range) -> Iterator[frozenset[int]]:

@@ -66,6 +66,7 @@ def judge_places(places: Sequence[RankPlace]) -> FirstAudit | str:
     for first, ranks in groups.items():
         if first != ranks[0] or any(places[rank].size != len(ranks) for rank in ranks):
             return f"the ranks that hold the same slice as rank {ranks[0]} are not known"
+    # Of groups on the same hosts the first one stands for all: their loss is one loss.
     losses: dict[frozenset[str], tuple[int, ...]] = {}
     for ranks in groups.values():
         losses.setdefault(frozenset(places[rank].host for rank in ranks), tuple(ranks))

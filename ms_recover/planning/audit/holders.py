@@ -34,7 +34,7 @@ from ms_recover.planning.judging.compare_blocks import compare_blocks
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.supply.compose import find_composable
-from ms_recover.planning.supply.expected_parameters import NotComposableError, stated_parameters
+from ms_recover.planning.supply.expected_parameters import NotComposableError
 from ms_recover.planning.supply.parameters import Way
 from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import Candidate
@@ -59,8 +59,8 @@ class _Finding:
         self.idle = self.facts.idle(self.judgement.step)
         self.evidence: Evidence = find_evidence(self.facts)
         self.doubts = Doubts(self.index, self.evidence)
-        there = {*self.sound, *self.kept}
-        self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in there) - self.idle
+        having = {*self.sound, *self.kept}
+        self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in having) - self.idle
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
         self._assumed = False
 
@@ -69,6 +69,7 @@ class _Finding:
         by_rank: dict[int, list[HeldBlock]] = defaultdict(list)
         claimed: list[tuple[HeldBlock, Sequence[int]]] = []
         whole: list[int] = []
+        # A slice that can be composed needs blocks; one that can only be copied is a block by itself.
         for stage, ranks in self._by_stage().items():
             if self._is_whole(stage, ranks[0]):
                 whole += ranks
@@ -82,6 +83,7 @@ class _Finding:
         lost = dict(self._dealt_lists())
         for loss, text in self._fatal(whole, by_rank):
             lost.setdefault(loss, text)
+        # Who is right may be undecided after a loss: no older step is tried then, whatever holders are left.
         tied = {**ties, **find_ties(self.supply, [(block.holders, ranks) for block, ranks in claimed])}
         why = {**lost, **tied}
         family = minimal(why)
@@ -116,7 +118,7 @@ class _Finding:
         return stage not in self.index.kinds
 
     def _sizes(self) -> dict[int, int]:
-        sizes = {rank: one.file.size for rank, one in {**self.kept, **self.sound}.items()}
+        sizes = {rank: slice_.file.size for rank, slice_ in {**self.kept, **self.sound}.items()}
         usual = {self.facts.stages.of(rank): size for rank, size in reversed(sizes.items())}
         for rank in self.missing:
             like = next(iter(self.copies(rank)), None)
@@ -145,20 +147,21 @@ class _Finding:
         anonymous: dict[tuple[Parameter | None, ...], tuple[Parameter | None, ...]] = {}
         for name in names:
             way = index.way(stage, name)
-            found = tuple(index.find(kind[0], name) for kind in kinds)
-            shapes = tuple(None if one is None else Parameter("", one.dtype, one.shape, one.nbytes) for one in found)
+            shapes = tuple(_shape(index.find(kind[0], name)) for kind in kinds)
             same = anonymous.setdefault(shapes, shapes) if len(set(shapes) - {None}) > 1 else _listed(shapes)
             alike[way.number if way is not None else None, same].append(name)
         rank_kind = {rank: number for number, kind in enumerate(kinds) for rank in kind}
-        for (number, _), held in alike.items():
-            way = index.way(stage, held[0])
-            if number is None or way is None:
-                for name in held:
+        for alike_names in alike.values():
+            way = index.way(stage, alike_names[0])
+            if way is None:
+                for name in alike_names:
                     yield from self._uncut(stage, name, ranks)
                 continue
-            kind = BlockKind(stage=stage, names=tuple(sorted(held)), cut=_cut_text(way), source=source)
-            listed = {number: index.find(held_by[0], held[0]) for number, held_by in enumerate(kinds)}
-            total = {n: sum(p.nbytes for name in held if (p := index.find(k[0], name))) for n, k in enumerate(kinds)}
+            kind = BlockKind(stage=stage, names=tuple(sorted(alike_names)), cut=_cut_text(way), source=source)
+            listed = {number: index.find(held_by[0], alike_names[0]) for number, held_by in enumerate(kinds)}
+            total = {
+                n: sum(p.nbytes for name in alike_names if (p := index.find(k[0], name))) for n, k in enumerate(kinds)
+            }
             yield from self._cut(way, kind, rank_kind, listed, total, ranks)
 
     def _cut(
@@ -175,54 +178,52 @@ class _Finding:
         for rank in ranks:
             needing[way.cell(rank).index].append(rank)
         simple = len(set(listed.values())) == 1
-        for cell, needed in needing.items():
-            there, holders = needed, way.holders.get(cell, ())
+        for cell, cell_ranks in needing.items():
+            needy, holders = cell_ranks, way.holders.get(cell, ())
             expected = listed[0]
             if not simple:
                 having = Counter(listed[rank_kind[rank]] for rank in holders if listed[rank_kind[rank]] is not None)
-                expected = max(having, key=lambda one: having[one], default=None)
+                expected = max(having, key=lambda parameter: having[parameter], default=None)
                 holders = [rank for rank in holders if listed[rank_kind[rank]] == expected]
                 name, slices = kind.names[0], self.index.slices  # one that lists it and does not give it needs it
-                there = [rank for rank in there if rank not in slices or name in slices[rank].listed.index]
-                if expected is None or not there:
+                needy = [rank for rank in needy if rank not in slices or name in slices[rank].listed.index]
+                if expected is None or not needy:
                     continue
-                whole = self.index.whole_tensors(there[0], expected)
+                whole = self.index.whole_tensors(needy[0], expected)
                 holders = sorted({*holders, *(rank for _, having_whole in whole for rank in having_whole)})
             size = total[rank_kind[holders[0]]] if holders else None
             if len(needing) > 1 and holders:
                 self.doubts.divided.add(kind.stage)
-            yield HeldBlock(kind=kind, holders=tuple(holders), bytes=size), there
+            yield HeldBlock(kind=kind, holders=tuple(holders), bytes=size), needy
 
     def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[HeldBlock, Sequence[int]]]:
         """Yield the blocks of a parameter without layout: every rank of the stage holds it, or each its own."""
         index = self.index
-        there = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
-        source, size = self.facts.stages.paths[stage], 0
-        parameter = index.find(there[0], name) if there else None
-        if parameter is not None:
-            size = parameter.nbytes
-        kind = BlockKind(stage=stage, names=(name,), cut="none", source=source)
-        having = frozenset(there)
+        listing = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
+        parameter = index.find(listing[0], name) if listing else None
+        size = parameter.nbytes if parameter is not None else 0
+        kind = BlockKind(stage=stage, names=(name,), cut="none", source=self.facts.stages.paths[stage])
+        having = frozenset(listing)
         needing = [rank for rank in ranks if rank in having or rank in self.missing]
         if name in self.facts.stages.layouts[stage]:  # a layout that does not fit: it is taken from nobody
             for rank in needing:
                 own = (rank,) if rank in self.sound else ()
                 yield HeldBlock(kind=kind, holders=own, bytes=size), (rank,)
             return
-        digests = {index.digest(rank, name) for rank in there}
+        digests = {index.digest(rank, name) for rank in listing}
         contents = digests - {None}
         counter = parameter is not None and index.is_counter(parameter)
         known = len(contents) == 1 or counter or not self.facts.options.quick
-        if (len(contents) < 2 and known) or (counter and index.may_differ(name, there)):
+        if (len(contents) < 2 and known) or (counter and index.may_differ(name, listing)):
             one_group = len({self.facts.groups.of(rank) for rank in needing}) < 2
             self._assumed |= None in digests and not (counter or one_group)
-            everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
+            everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else listing
             yield HeldBlock(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
             return
         for rank in needing:
             group = self.facts.groups.of(rank)
-            held = tuple(one for one in there if one in group)
-            block = HeldBlock(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size)
+            peers = tuple(peer for peer in listing if peer in group)
+            block = HeldBlock(kind=kind, holders=peers, bytes=size)
             self.doubts.own.add(block)
             yield block, (rank,)
 
@@ -230,15 +231,13 @@ class _Finding:
         """Yield the losses of what remove_redundancy=True dealt to a rank: nothing else may state its list."""
         dealt = self.judgement.step in self.judgement.structure.deduplicated
         for rank in range(self.facts.world.ranks) if dealt else ():
-            if rank in self.sound or stated_parameters(self.index, rank) is not None:
-                text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
-                yield frozenset((rank,)), text
+            yield frozenset((rank,)), f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
 
     def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[HeldBlock]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)
-        done: set[tuple[int, int]] = set()
+        done: set[tuple[Ranks, Ranks]] = set()
         strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():
             strategy = strategies[self.facts.stages.of(rank)]
@@ -247,21 +246,20 @@ class _Finding:
             for block in blocks:
                 lost = block.members
                 if len(no_copy) == 1 and alone <= lost:
-                    key = (id(lost), id(no_copy[0][0]))
-                    if key in done:
+                    if (lost, no_copy[0][0]) in done:  # as for its peers: of 10,240 ranks it would take 10 seconds
                         continue
-                    done.add(key)
+                    done.add((lost, no_copy[0][0]))
                 for copied, _ in no_copy:
                     yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
             others = [(strategy, f"the strategy file of rank {rank}'s stage")] if strategy is not None else []
-            for one, text in (*others, *self.doubts.losses(rank, blocks)):
+            for loss, text in (*others, *self.doubts.losses(rank, blocks)):
                 for copied, _ in no_copy:
-                    yield one | copied | alone, text
+                    yield loss | copied | alone, text
 
     def _strategies(self, stage: int) -> Ranks | None:
         """Return the ranks with a strategy file of a stage, where losing them leaves others that need it."""
-        there = self.evidence.strategies(stage)
-        return there if there is not None and not there.issuperset(self.facts.stages.ranks(stage)) else None
+        having = self.evidence.strategies(stage)
+        return having if having is not None and not having.issuperset(self.facts.stages.ranks(stage)) else None
 
     def _no_copy(self, rank: int) -> Iterator[tuple[Ranks, str]]:
         """Yield losses after which the slice of a rank cannot be copied."""
@@ -272,12 +270,16 @@ class _Finding:
             return
         group = self.facts.groups.of(rank)
         if group[0] not in self._no_copies:
-            held, lists = frozenset(copies), self.evidence.lists(group)
-            self._no_copies[group[0]] = held, lists if lists is not None and not held <= lists else None
-        held, lists = self._no_copies[group[0]]
-        yield (held if alone <= held else held | alone), f"the slice of rank(s) {some_ranks(copies)}"
+            members, lists = frozenset(copies), self.evidence.lists(group)
+            self._no_copies[group[0]] = members, lists if lists is not None and not members <= lists else None
+        members, lists = self._no_copies[group[0]]
+        yield (members if alone <= members else members | alone), f"the slice of rank(s) {some_ranks(copies)}"
         if lists is not None:
             yield lists | alone, f"the rank list that names rank {rank}"
+
+
+def _shape(listed: Parameter | None) -> Parameter | None:
+    return None if listed is None else Parameter("", listed.dtype, listed.shape, listed.nbytes)
 
 
 def _listed(shapes: Sequence[Parameter | None]) -> tuple[Parameter | None, ...]:
@@ -300,22 +302,26 @@ def find_ties(supply: Supply, claimed: Iterable[tuple[Sequence[int], Sequence[in
     """
     facts, sound, judged = supply.facts, supply.sound, supply.judgement.slices
     counted = facts.counted_at(supply.judgement.step)
-    suspects = {one.rank: one for one in counted if one.rank not in sound and judged[one.path].status == "suspect"}
+    suspects = {
+        slice_.rank: slice_
+        for slice_ in counted
+        if slice_.rank not in sound and judged[slice_.path].status == "suspect"
+    }
     groups = ((supply.copies(rank), facts.groups.of(rank)) for rank in suspects)
-    found: dict[Ranks, str] = {}
+    ties: dict[Ranks, str] = {}
     for holders, ranks in (*claimed, *groups) if suspects else ():
         odd = [suspects[rank] for rank in ranks if rank in suspects and rank not in holders]
-        held = sorted((sound[rank] for rank in holders if rank in sound), key=lambda one: not one.proven)
-        spare = _count_spare(facts, held, odd) if odd else None
+        holding = sorted((sound[rank] for rank in holders if rank in sound), key=lambda slice_: not slice_.proven)
+        spare = _count_spare(facts, holding, odd) if odd else None
         if spare is None:
             continue
-        names = some_ranks([one.rank for one in odd])
+        names = some_ranks([slice_.rank for slice_ in odd])
         text = f"the majority of rank(s) {some_ranks(holders)} over rank(s) {names}, which differ"
         if comb(len(holders), spare) > _MOST_TIES:
             spare = len(holders) - 1
         for lost in combinations(holders, spare):
-            found.setdefault(frozenset(lost), text)
-    return found
+            ties.setdefault(frozenset(lost), text)
+    return ties
 
 
 def _count_spare(facts: Facts, held: Sequence[SliceFacts], odd: Sequence[SliceFacts]) -> int | None:
@@ -336,30 +342,32 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
     ties = NOTHING_TIED
 
     def worth_judging() -> Iterator[Candidate | RejectedStep]:
-        for one in candidates_of(tree.facts):
-            if isinstance(one, Candidate) and not any(_adds_nothing(newer, one.step) for newer in known):
-                yield one
+        for candidate in candidates_of(tree.facts):
+            if isinstance(candidate, Candidate) and not any(_adds_nothing(newer, candidate.step) for newer in known):
+                yield candidate
 
     for judged in judge_each(worth_judging(), partial(assess_candidate, tree)):
         if isinstance(judged, RejectedStep) or judged.why is not None:
             continue
         parts = judged.value.parts
-        known += [one for one in parts if one.compared.facts.kind is None and _is_whole(one.compared, one.assessment)]
-        held = join_parts([find_holders(one.supply, ties) for one in parts])
-        ties = held.ties
-        yield held
+        known += [
+            part for part in parts if part.compared.facts.kind is None and _is_whole(part.compared, part.assessment)
+        ]
+        holders = join_parts([find_holders(part.supply, ties) for part in parts])
+        ties = holders.ties
+        yield holders
 
 
-def _is_whole(compared: Comparison, found: StepAssessment) -> bool:
+def _is_whole(compared: Comparison, assessed: StepAssessment) -> bool:
     """Whether every rank keeps its one slice of a step, and all of them are replicas as their groups say."""
-    step, structure = found.step, compared.structure
-    held = compared.facts.steps[step]
+    step, structure = assessed.step, compared.structure
+    by_rank = compared.facts.steps[step]
     return (
-        len(held) == compared.facts.world.ranks
-        and all(one.verdict == "keep" for one in found.ranks)
-        and all(len(slices) == 1 and slices[0].file.problem is None for slices in held.values())
+        len(by_rank) == compared.facts.world.ranks
+        and all(rank.verdict == "keep" for rank in assessed.ranks)
+        and all(len(slices) == 1 and slices[0].file.problem is None for slices in by_rank.values())
         and step not in structure.deduplicated
-        and not any(one == step for _, one in structure.conflicts)
+        and not any(at == step for _, at in structure.conflicts)
     )
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from ms_recover.errors import ContradictionError
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import UNKNOWN, Topology, short_name
 
@@ -19,19 +19,19 @@ def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
     Of runs that state no start that is the one with the newest step. Older runs say where the other ranks are, as long
     as they agree with it. Manifests whose slices are gone count.
     """
-    runs: dict[tuple[int, str], dict[int, tuple[Step, str, str | None]]] = {}
-    found = [(file.rank, file.manifest) for file in inventory.slices]
-    found += [(file.rank, file.manifest) for file in inventory.orphans]
-    for rank, manifest in found:
-        if manifest is None or manifest.training is None or not manifest.training.host:
-            continue
-        run = runs.setdefault((manifest.training.started or 0, manifest.run_id), {})
-        if rank not in run or run[rank][0] < manifest.step:
-            run[rank] = manifest.step, manifest.training.host, manifest.training.machine
+    files: tuple[SliceFile | OrphanManifest, ...] = (*inventory.slices, *inventory.orphans)
+    manifests = [(file.rank, file.manifest) for file in files if file.manifest is not None]
+    runs: dict[tuple[int, str], dict[int, tuple[str, str | None]]] = defaultdict(dict)
+    newest: dict[tuple[int, str], Step] = {}
+    for rank, manifest in sorted(manifests, key=lambda stated: stated[1].step):
+        training = manifest.training
+        if training is not None and training.host:
+            run = (training.started or 0, manifest.run_id)
+            runs[run][rank] = training.host, training.machine
+            newest[run] = manifest.step
     hosts: dict[int, str] = {}
-    newest = {key: max(step for step, _, _ in run.values()) for key, run in runs.items()}
-    for key in sorted(runs, key=lambda one: (one[0], newest[one], one[1]), reverse=True):
-        named = name_hosts({rank: (host, machine) for rank, (_, host, machine) in runs[key].items()})
+    for run in sorted(runs, key=lambda run: (run[0], newest[run], run[1]), reverse=True):
+        named = name_hosts(runs[run])
         if any(hosts.get(rank, host) != host for rank, host in named.items()):
             break
         hosts |= named
@@ -49,11 +49,11 @@ def name_hosts(stated: Mapping[int, tuple[str, str | None]]) -> dict[int, str]:
     for _, (host, machine) in sorted(stated.items()):
         key = machine or f"named {host}"
         machines[first.setdefault(key, host)].add(key)
-    found = {}
+    names = {}
     for rank, (host, machine) in stated.items():
         name = first[machine or f"named {host}"]
-        found[rank] = f"{name} ({machine[:13]})" if machine and len(machines[name]) > 1 else name
-    return found
+        names[rank] = f"{name} ({machine[:13]})" if machine and len(machines[name]) > 1 else name
+    return names
 
 
 def topology_of_manifests(hosts: Mapping[int, str], world_size: int) -> Topology | None:
@@ -73,7 +73,8 @@ def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
         When a rank is on another host, or shares its host with other ranks.
     """
     named = {short_name(name) for name in topology.hosts}
-    there: dict[str, int] = {}
+    # The first rank of each host by its manifest, and by the topology: others must share their host with it in both.
+    first_of: dict[str, int] = {}
     here: dict[str, int] = {}
     advice = (
         "is it the file of another launch? with --ignore-hosts the hosts in manifests do not count, for a placement "
@@ -87,7 +88,7 @@ def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
             raise ContradictionError(
                 f"{topology.place(rank)}: rank {rank} is on {given}, and on {host} by its manifest; {advice}"
             )
-        first, other = there.setdefault(host, rank), here.setdefault(given, rank)
+        first, other = first_of.setdefault(host, rank), here.setdefault(given, rank)
         if topology.hosts[first] != given:
             raise ContradictionError(
                 f"{topology.place(rank)}: rank {rank} is on {given} and rank {first} on {topology.hosts[first]}, and "

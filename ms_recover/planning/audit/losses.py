@@ -63,14 +63,14 @@ class Losses:
     ) -> None:
         self.steps, self.level, self._finest, self._bandwidth = steps, level, finest, bandwidth
         self._tree = tree
-        assumed = any(one.assumed for one in steps)
+        assumed = any(holders.assumed for holders in steps)
         self.most_asked = tree.most_lost(len(level.domains), assumed=assumed) if tree is not None else 0
         """Domains that are lost at once, up to which each loss is asked about."""
         self._why: list[dict[Places, Ranks]] = []
         self.families: list[Family] = []
-        for held in steps:
+        for holders in steps:
             why: dict[Places, Ranks] = {}
-            for ranks in held.family:
+            for ranks in holders.family:
                 why.setdefault(level.places(ranks), ranks)
             self._why.append(why)
             self.families.append(minimal(why))
@@ -91,14 +91,14 @@ class Losses:
         newest = self.steps[0].step
         return self._as_asked(self.families[0], lambda step: step is None or step < newest)
 
-    def _as_asked(self, found: Family, is_lost: Callable[[Step | None], bool]) -> Family:
+    def _as_asked(self, family: Family, is_lost: Callable[[Step | None], bool]) -> Family:
         """Return the smallest losses by the holders of blocks, but by the plan as far as it is asked."""
         if not self.most_asked:
-            return found
+            return family
         sizes, places = range(1, self.most_asked + 1), range(len(self.level.domains))
-        losses = (frozenset(one) for lost in sizes for one in combinations(places, lost))
+        losses = (frozenset(chosen) for lost in sizes for chosen in combinations(places, lost))
         asked = [loss for loss in losses if is_lost(self.step_after(loss))]
-        return minimal([*asked, *(one for one in found if len(one) > self.most_asked)])
+        return minimal([*asked, *(loss for loss in family if len(loss) > self.most_asked)])
 
     def loss(self, places: Places, *, sources: bool = True) -> Loss:
         """Return what a loss costs; without `sources` not from where the bytes come, nor how long they take."""
@@ -106,18 +106,18 @@ class Losses:
         lost = self._ranks(places)
         ranks = tuple(sorted(lost))
         domains = tuple(level.domains[place] for place in sorted(places))
-        held, reason = self._judge(places)
-        if held is None:
+        holders, reason = self._judge(places)
+        if holders is None:
             return Loss(level=level.name, domains=domains, ranks=ranks, step=None, reason=reason)
         if not sources:
-            needed = sum(held.sizes.get(rank, 0) for rank in lost | held.missing)
-            return Loss(level=level.name, domains=domains, ranks=ranks, step=held.step, reason=reason, bytes=needed)
-        moves = Moves(held, self._finest, lost)
+            needed = sum(holders.sizes.get(rank, 0) for rank in lost | holders.missing)
+            return Loss(level=level.name, domains=domains, ranks=ranks, step=holders.step, reason=reason, bytes=needed)
+        moves = Moves(holders, self._finest, lost)
         return Loss(
             level=level.name,
             domains=domains,
             ranks=ranks,
-            step=held.step,
+            step=holders.step,
             reason=reason,
             bytes=moves.bytes,
             sources=moves.sources,
@@ -126,25 +126,25 @@ class Losses:
 
     def step_after(self, places: Places) -> Step | None:
         """Return the step that is recoverable after a loss, None when there is none."""
-        held, _ = self._judge(places)
-        return held.step if held is not None else None
+        holders, _ = self._judge(places)
+        return holders.step if holders is not None else None
 
     def _ranks(self, places: Places) -> Ranks:
         return frozenset(rank for place in places for rank in self.level.ranks[place])
 
     def _judge(self, places: Places) -> tuple[StepHolders | None, str]:
         """Return who holds what at the step that is recoverable after a loss, and why it is no newer one, or none."""
-        held, reason = None, ""
+        holders, reason = None, ""
         for number, index in enumerate(self._indexes):
-            found = index.find(places)
-            if found is None:
-                held = self.steps[number]
+            members = index.find(places)
+            if members is None:
+                holders = self.steps[number]
                 break
-            reason = reason or self.steps[number].why[self._why[number][found]]
+            reason = reason or self.steps[number].why[self._why[number][members]]
         if self._tree is None or not 0 < len(places) <= self.most_asked:
-            return held, reason
-        held, why = self._tree.after(self._ranks(places), self.steps)
-        return held, "" if held is not None and held.step >= self.steps[0].step else reason or why
+            return holders, reason
+        holders, why = self._tree.after(self._ranks(places), self.steps)
+        return holders, "" if holders is not None and holders.step >= self.steps[0].step else reason or why
 
 
 class Moves:
@@ -153,12 +153,12 @@ class Moves:
     Sources are spread evenly: after a rank that gave comes the next one that holds the same.
     """
 
-    def __init__(self, held: StepHolders, finest: Level, lost: Ranks) -> None:
-        self._held, self._finest, self._lost = held, finest, lost
+    def __init__(self, holders: StepHolders, finest: Level, lost: Ranks) -> None:
+        self._held, self._finest, self._lost = holders, finest, lost
         self.bytes = 0
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
-        for rank in sorted(lost | held.missing):
+        for rank in sorted(lost | holders.missing):
             self._give(rank)
 
     @property
@@ -182,7 +182,7 @@ class Moves:
             return
         chosen: list[int] = []
         for block in sorted(self._held.parts.get(rank, ()), key=lambda block: len(block.holders)):
-            able = next((one for one in chosen if one in block.members), None)
+            able = next((giver for giver in chosen if giver in block.members), None)
             giver = able if able is not None else self._next(rank, block.holders)
             if giver is not None:
                 chosen.append(giver)

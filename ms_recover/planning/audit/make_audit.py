@@ -80,11 +80,12 @@ def make_audit(tree: AuditedTree, topology: Topology | None, wanted: AuditOption
     books = [Losses(steps, level, levels[0], wanted.bandwidth, tree.losable) for level in levels]
     audited = tuple(_level(book, wanted) for book in books)
     newest = steps[0] if steps else None
+    # For a placement; too many to list propose none.
     try:
-        fatal_ranks = fatal_in_all([held.family for held in steps]) if steps else ()
+        fatal_ranks = fatal_in_all([holders.family for holders in steps]) if steps else ()
     except TooManyError:
         fatal_ranks = ()
-    found = Audit(
+    audit = Audit(
         root=tree.root,
         step=newest.step if newest is not None else None,
         why=tree.why,
@@ -100,7 +101,7 @@ def make_audit(tree: AuditedTree, topology: Topology | None, wanted: AuditOption
         findings=tree.findings,
         fatal_ranks=fatal_ranks,
     )
-    return headline_of(found)
+    return headline_of(audit)
 
 
 def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
@@ -111,12 +112,13 @@ def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
     singles = tuple(book.loss(frozenset((place,)), sources=sources) for place in range(count))
     most = min(max(wanted.losses, _LEAST_COUNTED), count)
     fatal = book.fatal
+    # The smallest fatal loss is among those that are listed; where they are too many, among those that were counted.
     counted = tuple(_counted(book, lost) for lost in range(1, most + 1))
     if fatal is not None:
         smallest = len(fatal[0]) if fatal and book.steps else None
-        smallest_count: int | None = sum(len(one) == smallest for one in fatal) if smallest else None
+        smallest_count: int | None = sum(len(loss) == smallest for loss in fatal) if smallest else None
     else:
-        first = next((one for one in counted if one.fatal != 0), None)
+        first = next((size for size in counted if size.fatal != 0), None)
         smallest = first.count if first is not None and first.fatal else None
         smallest_count = first.fatal if first is not None else None
     listed = fatal[:MOST_LISTED] if fatal is not None and book.steps else ()
@@ -127,7 +129,7 @@ def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
         losses=counted,
         smallest=smallest,
         smallest_count=smallest_count,
-        minimal=tuple(tuple(level.domains[place] for place in sorted(one)) for one in listed),
+        minimal=tuple(tuple(level.domains[place] for place in sorted(loss)) for loss in listed),
         minimal_count=len(fatal) if fatal is not None and book.steps else None,
     )
 
@@ -135,7 +137,7 @@ def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
 def _counted(book: Losses, lost: int) -> CountedLosses:
     count = len(book.level.domains)
     if lost <= book.most_asked:
-        steps = [book.step_after(frozenset(one)) for one in combinations(range(count), lost)]
+        steps = [book.step_after(frozenset(loss)) for loss in combinations(range(count), lost)]
         left = [step for step in steps if step is not None]
         newest = book.steps[0].step
         return CountedLosses(
@@ -144,10 +146,10 @@ def _counted(book: Losses, lost: int) -> CountedLosses:
             fatal=len(steps) - len(left),
             newest=sum(step >= newest for step in left),
         )
-    fatal = _count(count, book.fatal, lost) if book.steps else comb(count, lost)
+    fatal = _count(count, book.fatal, lost)
     if fatal is None and comb(count, lost) <= _MOST_TRIED:
         losses = map(frozenset, combinations(range(count), lost))
-        fatal = sum(book.step_after(one) is None for one in losses)
+        fatal = sum(book.step_after(loss) is None for loss in losses)
     costly = _count(count, book.costly, lost) if book.steps else None
     possible = comb(count, lost)
     kept = possible - costly if costly is not None else None
@@ -164,30 +166,28 @@ def _count(places: int, family: Family | None, lost: int) -> int | None:
 def _listed(book: Losses, lost: int) -> Iterator[Loss]:
     """Yield losses of so many domains: each where they are few, else smallest fatal ones of at most so many."""
     count = len(book.level.domains)
-    if lost > count:
-        return
     if comb(count, lost) <= MOST_EACH:
         for places in combinations(range(count), lost):
             yield book.loss(frozenset(places))
         return
-    fatal = [one for one in book.fatal or () if 1 < len(one) <= lost]
-    for one in fatal[:MOST_LISTED]:
-        yield book.loss(one, sources=False)
+    fatal = [loss for loss in book.fatal or () if 1 < len(loss) <= lost]
+    for loss in fatal[:MOST_LISTED]:
+        yield book.loss(loss)
 
 
-def block_classes(held: StepHolders, finest: Level) -> tuple[BlockClass, ...]:
+def block_classes(holders: StepHolders, finest: Level) -> tuple[BlockClass, ...]:
     """Return the kinds of blocks, those with the fewest copies first; stages that cut alike are one kind."""
     alike: dict[tuple[str, int, int, str], list[HeldBlock]] = defaultdict(list)
     by_kind: dict[int, list[HeldBlock]] = defaultdict(list)
-    for block in held.blocks:
+    for block in holders.blocks:
         by_kind[id(block.kind)].append(block)
     for blocks in by_kind.values():
         counts = [len(block.holders) for block in blocks]
         kind = blocks[0].kind
         source = kind.source if not kind.names else ""
         alike[kind.cut if kind.names else "", min(counts), max(counts), source if len(by_kind) < 2 else ""] += blocks
-    found = [_class(blocks, finest) for blocks in alike.values()]
-    return tuple(sorted(found, key=lambda one: (one.hosts, one.copies, one.names)))
+    classes = [_class(blocks, finest) for blocks in alike.values()]
+    return tuple(sorted(classes, key=lambda class_: (class_.hosts, class_.copies, class_.names)))
 
 
 def _class(blocks: Sequence[HeldBlock], finest: Level) -> BlockClass:

@@ -43,6 +43,7 @@ def propose_placement(
     number = {name: at for at, name in enumerate(names)}
     domains = [_of_hosts(level, topology.hosts, names) for level in topology.domains]
     usable = [at for at, level in enumerate(domains) if at == 0 or len(set(level)) > 1]
+    # As many neighbours together as can be, and with these as many levels, before fewer neighbours are tried.
     unit_sizes = _divisors(gcd(*counts.values()))
     for size in unit_sizes:
         units = make_units(topology, size, keep)
@@ -53,30 +54,31 @@ def propose_placement(
             )
             if hosts is not None:
                 return _improved(_proposal(topology, units, hosts, sets, size), topology)
+    # Exchanges found nothing: for few units all placements are tried, which shows as well that there is none.
     units = make_units(topology, 1, keep)
     by_units = _by_units(units, sets)
     if len(units) <= _FEW_UNITS and by_units is not None:
-        found = exists(units, [counts[name] for name in names], [domains[0]], by_units)
-        if isinstance(found, list):
-            return _proposal(topology, units, found, sets, 1)
-        if found is None:
+        placed = exists(units, [counts[name] for name in names], [domains[0]], by_units)
+        if isinstance(placed, list):
+            return _proposal(topology, units, placed, sets, 1)
+        if placed is None:
             return Proposal(topology=None, reason=f"no placement on these {len(names)} hosts keeps all holders apart")
     return Proposal(
         topology=None, reason=f"none was found on these {len(names)} hosts: more hosts or more copies are needed"
     )
 
 
-def _improved(found: Proposal, topology: Topology) -> Proposal:
+def _improved(proposal: Proposal, topology: Topology) -> Proposal:
     """Return a proposal, or none where it changes nothing although some level is not survived."""
-    missing = [name for name in topology.levels if name not in found.survives]
-    if found.moved or not missing:
-        return found
+    missing = [name for name in topology.levels if name not in proposal.survives]
+    if proposal.moved or not missing:
+        return proposal
     single = [name for name, level in zip(topology.levels, topology.domains, strict=True) if len(set(level)) == 1]
     if missing[0] in single:
         why = f"all ranks are in one {missing[0]}, so that only another {missing[0]} mends it"
     else:
         why = f"none was found that also survives any 1 {missing[0]}: it takes other hosts or more copies"
-    return replace(found, topology=None, reason=why)
+    return replace(proposal, topology=None, reason=why)
 
 
 def _refusal(fatal: Collection[frozenset[int]], topology: Topology, keep: Collection[frozenset[int]]) -> str:
@@ -88,8 +90,8 @@ def _refusal(fatal: Collection[frozenset[int]], topology: Topology, keep: Collec
         raise ValueError(f"holders beyond the {ranks} ranks that are placed")
     alone = sorted(rank for members in fatal if len(members) == 1 for rank in members)
     if alone:
-        one = f"rank {alone[0]} has" if len(alone) == 1 else f"ranks {list_some(alone)} each have"
-        return f"{one} the single copy of a block: no placement survives the loss of its host, only more copies do"
+        who = f"rank {alone[0]} has" if len(alone) == 1 else f"ranks {list_some(alone)} each have"
+        return f"{who} the single copy of a block: no placement survives the loss of its host, only more copies do"
     if len(hosts) == 1 and fatal:
         return f"all ranks are on one host, {topology.hosts[0]}: it takes a second one"
     for members in sorted(fatal, key=sorted):
@@ -99,6 +101,7 @@ def _refusal(fatal: Collection[frozenset[int]], topology: Topology, keep: Collec
                     f"ranks {list_some(sorted(members))} hold all copies of a block and stay on one host, because "
                     f"they work as one tensor-parallel group"
                 )
+    # Sets without a rank in common each need a rank on another host than the largest one.
     disjoint, seen = 0, set[int]()
     for members in sorted(fatal, key=lambda members: (len(members), sorted(members))):
         if seen.isdisjoint(members):
@@ -121,11 +124,11 @@ def _arrange(
     by_units = _by_units(units, sets)
     if by_units is None:
         return None
-    found = Arrangement(units, hosts, levels, by_units)
-    if found.improve():
-        return found.hosts
-    found.deal()
-    return found.hosts if found.improve() else None
+    arrangement = Arrangement(units, hosts, levels, by_units)
+    if arrangement.improve():
+        return arrangement.hosts
+    arrangement.deal()
+    return arrangement.hosts if arrangement.improve() else None
 
 
 def _by_units(units: Sequence[tuple[int, ...]], sets: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]] | None:

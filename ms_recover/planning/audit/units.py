@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from ms_recover.model.topology import Topology
 
@@ -64,27 +65,22 @@ class Arrangement:
                 self.sets_of[unit].append(number)
         self._counts: list[list[Counter[int]]] = []
         self.fatal: dict[int, int] = {}
-        self._trouble = [0] * len(units)
         self._count()
 
     def _count(self) -> None:
         self._counts = [
             [Counter(level[self.hosts[unit]] for unit in members) for level in self.domains] for members in self.sets
         ]
-        self.fatal, self._trouble = {}, [0] * len(self.units)
+        self.fatal = {}
         for number in range(len(self.sets)):
             self._note(number)
 
     def _note(self, number: int) -> None:
         together = sum(len(count) == 1 for count in self._counts[number])
-        change = bool(together) - (number in self.fatal)
         if together:
             self.fatal[number] = together
         else:
             self.fatal.pop(number, None)
-        if change:
-            for unit in self.sets[number]:
-                self._trouble[unit] += change
 
     def _move(self, unit: int, host: int) -> None:
         before, self.hosts[unit] = self.hosts[unit], host
@@ -96,12 +92,12 @@ class Arrangement:
                 count[level[host]] += 1
             self._note(number)
 
-    def _exchange(self, one: int, other: int) -> int:
+    def _exchange(self, unit: int, other: int) -> int:
         """Exchange the places of two units; returns by how much fewer sets lie together."""
-        touched = {*self.sets_of[one], *self.sets_of[other]}
+        touched = {*self.sets_of[unit], *self.sets_of[other]}
         before = sum(self.fatal.get(number, 0) for number in touched)
-        host, there = self.hosts[one], self.hosts[other]
-        self._move(one, there)
+        host, host_of_other = self.hosts[unit], self.hosts[other]
+        self._move(unit, host_of_other)
         self._move(other, host)
         return before - sum(self.fatal.get(number, 0) for number in touched)
 
@@ -111,37 +107,34 @@ class Arrangement:
         for unit, ranks in enumerate(self.units):
             alike[len(ranks)].append(unit)
         trials, stuck = 0, set[int]()
-        while self.fatal and trials < _MOST_TRIALS:
-            number = next((one for one in self.fatal if one not in stuck), None)
+        while trials < _MOST_TRIALS:
+            number = next((number for number in self.fatal if number not in stuck), None)
             if number is None:
-                return False
-            for one, other in self._partners(number, alike):
+                break
+            for unit, other in islice(self._partners(number, alike), _MOST_TRIALS - trials):
                 trials += 1
-                if self._exchange(one, other) > 0:
+                if self._exchange(unit, other) > 0:
                     stuck.clear()
                     break
-                self._exchange(one, other)
-                if trials >= _MOST_TRIALS:
-                    break
+                self._exchange(unit, other)
             else:
                 stuck.add(number)
         return not self.fatal
 
     def _partners(self, number: int, alike: dict[int, list[int]]) -> Iterator[tuple[int, int]]:
         """Pairs of units that might be exchanged for a set: first with units of other sets that lie together."""
-        members = set(self.sets[number])
         level = next(
             level
             for level, count in zip(reversed(self.domains), reversed(self._counts[number]), strict=True)
             if len(count) == 1
         )
+        here = level[self.hosts[self.sets[number][0]]]
         for wanted in (True, False):
-            for one in reversed(self.sets[number]):
-                here = level[self.hosts[one]]
-                for other in _outwards(alike[len(self.units[one])], one):
-                    apart = level[self.hosts[other]] != here and other not in members
-                    if apart and (self._trouble[other] > 0) is wanted:
-                        yield one, other
+            for unit in reversed(self.sets[number]):
+                for other in _outwards(alike[len(self.units[unit])], unit):
+                    in_trouble = any(number in self.fatal for number in self.sets_of[other])
+                    if level[self.hosts[other]] != here and in_trouble is wanted:
+                        yield unit, other
 
     def deal(self) -> None:
         """Deal units to places host by host in turn, those that hold the same one after another."""
@@ -186,6 +179,7 @@ def exists(
     `places` has the number of ranks that each host takes; other parameters are those of `Arrangement`.
     """
     free, hosts, tries = list(places), [-1] * len(units), 0
+    # The largest units first: of them the fewest ways to place them are left when others have theirs.
     order = sorted(range(len(units)), key=lambda unit: (-len(units[unit]), unit))
     last = {unit: at for at, unit in enumerate(order)}
     ends: dict[int, list[tuple[int, ...]]] = defaultdict(list)
@@ -197,6 +191,7 @@ def exists(
         if at == len(order):
             return True
         unit = order[at]
+        # Of hosts that are empty yet, take as many ranks and lie alike, the first one stands for all.
         seen = set[tuple[int, ...]]()
         for host in range(len(free)):
             key = (free[host], *(level[host] for level in levels[1:])) if free[host] == places[host] else (-1, host)
@@ -207,7 +202,9 @@ def exists(
             if tries > _MOST_TRIALS:
                 return False
             hosts[unit], free[host] = host, free[host] - len(units[unit])
-            apart = all(len({level[hosts[one]] for one in members}) > 1 for members in ends[at] for level in levels)
+            apart = all(
+                len({level[hosts[member]] for member in members}) > 1 for members in ends[at] for level in levels
+            )
             if apart and try_from(at + 1):
                 return True
             free[host] += len(units[unit])

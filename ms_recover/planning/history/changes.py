@@ -98,8 +98,6 @@ def _kept(course: Sequence[tuple[Step, Witness]]) -> list[int]:
                 for index in left
                 if (at := where.get(names[index].name)) is not None and earlier.digests[at] == newest.digests[index]
             ]
-        if not left:
-            break
         for index in left:
             kept[index] = place
     return kept

@@ -60,23 +60,23 @@ def compare_moments(
     agreed: dict[int, Step] = {}
     courses: dict[tuple[int, str], _Course] = {}
     columns = [_Columns(block) for block in shared]
-    expected = _expected(moments, shared)
+    expected = {rank for block in shared for rank in block.ranks}
     steps = []
     for moment in moments:
         differ: set[str] = set()
         compared = 0
-        digests = {rank: (*one.digests, None) for rank, one in moment.own.items()}
+        digests = {rank: (*witness.digests, None) for rank, witness in moment.own.items()}
         for number, block in enumerate(shared):
-            held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
-            if len(held) < 2:
+            witnesses = [moment.own[rank] for rank in block.ranks if rank in moment.own]
+            if len(witnesses) < 2:
                 continue
             compared += 1
-            values = [columns[number].of(one, digests[one.rank]) for one in held]
+            values = [columns[number].of(witness, digests[witness.rank]) for witness in witnesses]
             if values.count(values[0]) < len(values):
                 for name, column in zip(block.names, zip(*values, strict=True), strict=False):
                     if column.count(column[0]) == len(column):
                         continue
-                    sides = _sides(held, column)
+                    sides = _sides(witnesses, column)
                     course = courses.get((number, name))
                     if course is None:  # equal before, or one value at most ranks: then differing is a fault
                         since, noticed = agreed.get(number), name in recorded[number]
@@ -91,13 +91,13 @@ def compare_moments(
                         differ.add(name)
             agreed[number] = moment.step
         steps.append(_step(moment, differ, expected - moment.own.keys(), compared))
-    found = [_disagreement(one, kind) for one in courses.values() if not one.own]
-    places = {one.step: place for place, one in enumerate(moments)}
-    found.sort(key=lambda one: (places[one.first], one.parameter, one.sides))
+    disagreements = [_disagreement(course, kind) for course in courses.values() if not course.own]
+    places = {moment.step: place for place, moment in enumerate(moments)}
+    disagreements.sort(key=lambda differing: (places[differing.first], differing.parameter, differing.sides))
     return Compared(
         steps=tuple(steps),
-        disagreements=_with_suspects(found, places),
-        own=_own_values([one for one in courses.values() if one.own]),
+        disagreements=_with_suspects(disagreements, places),
+        own=_own_values([course for course in courses.values() if course.own]),
     )
 
 
@@ -109,16 +109,16 @@ class _Columns:
         self._pick: dict[int, Callable[[Sequence[str | None]], tuple[str | None, ...]]] = {}
         self._lists: list[ParameterList] = []
 
-    def of(self, one: Witness, digests: Sequence[str | None]) -> tuple[str | None, ...]:
+    def of(self, witness: Witness, digests: Sequence[str | None]) -> tuple[str | None, ...]:
         """Return the digests of a block's parameters and None, of a slice's digests and None.
 
         Also for a parameter that the slice does not list it is None.
         """
-        pick = self._pick.get(id(one.listed))
+        pick = self._pick.get(id(witness.listed))
         if pick is None:
-            places = [one.listed.index.get(name, -1) for name in self._names]
-            pick = self._pick[id(one.listed)] = itemgetter(*places, -1)
-            self._lists.append(one.listed)  # whose id is of no other one as long as it is kept
+            places = [witness.listed.index.get(name, -1) for name in self._names]
+            pick = self._pick[id(witness.listed)] = itemgetter(*places, -1)
+            self._lists.append(witness.listed)  # whose id is of no other one as long as it is kept
         return pick(digests)
 
 
@@ -143,12 +143,6 @@ def _recorded(moments: Sequence[Moment], shared: Sequence[Shared]) -> list[froze
         for rank, one in moment.own.items():
             by_rank[rank] |= one.rank_local
     return [frozenset[str]().union(*(by_rank[rank] for rank in block.ranks)) for block in shared]
-
-
-def _expected(moments: Sequence[Moment], shared: Sequence[Shared]) -> set[int]:
-    """Return the ranks that share something with another rank that has values at some step."""
-    there = {rank for moment in moments for rank in moment.own}
-    return {rank for block in shared if len(there.intersection(block.ranks)) > 1 for rank in block.ranks} & there
 
 
 def _step(moment: Moment, differ: set[str], missing: set[int], compared: int) -> HistoryStep:
@@ -193,28 +187,28 @@ def _disagreement(course: _Course, kind: WeightKind | None) -> Disagreement:
     )
 
 
-def _with_suspects(found: Sequence[Disagreement], places: Mapping[Step, int]) -> tuple[Disagreement, ...]:
+def _with_suspects(disagreements: Sequence[Disagreement], places: Mapping[Step, int]) -> tuple[Disagreement, ...]:
     """Name in each tie the ranks of the one side of which some were outvoted in other parameters by then."""
     since: dict[int, int] = {}
-    for one in found:
-        for rank in one.outvoted:
-            since[rank] = min(since.get(rank, places[one.first]), places[one.first])
+    for disagreement in disagreements:
+        place = places[disagreement.first]
+        for rank in disagreement.outvoted:
+            since.setdefault(rank, place)
     settled = []
-    for one in found:
-        if one.outvoted or not since:
-            settled.append(one)
-            continue
-        known = [[rank for rank in side if since.get(rank, len(places)) <= places[one.first]] for side in one.sides]
+    for disagreement in disagreements:
+        place = places[disagreement.first]
+        known = [[rank for rank in side if since.get(rank, len(places)) <= place] for side in disagreement.sides]
         named = [ranks for ranks in known if ranks]
-        settled.append(replace(one, suspects=tuple(named[0])) if len(named) == 1 else one)
+        is_tie = not disagreement.outvoted
+        settled.append(replace(disagreement, suspects=tuple(named[0])) if is_tie and len(named) == 1 else disagreement)
     return tuple(settled)
 
 
 def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
-    found = []
-    for name, held in sorted(grouped(courses, lambda one: one.name).items()):
-        first = held[0].first
-        ranks = {rank for one in held for side in one.sides for rank in side}
-        recorded = any(one.recorded for one in held)
-        found.append(OwnValues(parameter=name, first=first, ranks=tuple(sorted(ranks)), recorded=recorded))
-    return tuple(found)
+    own = []
+    for name, of_name in sorted(grouped(courses, lambda course: course.name).items()):
+        first = of_name[0].first
+        ranks = {rank for course in of_name for side in course.sides for rank in side}
+        recorded = any(course.recorded for course in of_name)
+        own.append(OwnValues(parameter=name, first=first, ranks=tuple(sorted(ranks)), recorded=recorded))
+    return tuple(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -58,14 +59,14 @@ def make_tree_history(tree: TreeFacts) -> History:
 
 def with_clean(history: History) -> History:
     """Return a history with its last clean step, or the reason why there is none."""
-    clean = next((one.step for one in reversed(history.steps) if one.state == "clean"), None)
+    clean = next((entry.step for entry in reversed(history.steps) if entry.state == "clean"), None)
     if clean is not None:
         return replace(history, clean=clean, clean_reason="")
     if not history.steps:
         why = "no step of the run has a slice or manifest"
-    elif not any(one.ranks for one in history.steps):
+    elif not any(entry.ranks for entry in history.steps):
         why = "no slice has a manifest, so that nothing states what it held when it was saved"
-    elif any(one.state == "disagreed" for one in history.steps):
+    elif any(entry.state == "disagreed" for entry in history.steps):
         why = "at no step did all ranks that hold the same agree"
     else:
         why = "no step has manifests of all ranks that hold the same, or no two ranks do"
@@ -74,17 +75,18 @@ def with_clean(history: History) -> History:
 
 def why_not_clean(history: History, step: Step) -> str | None:
     """Return why a step is passed over where only clean ones are wanted; None for a clean one."""
-    found = next((one for one in history.steps if one.step == step), None)
-    if found is None:
+    entry = next((entry for entry in history.steps if entry.step == step), None)
+    if entry is None:
         return "not clean: no manifest of the run describes it"
-    if found.state == "clean":
+    if entry.state == "clean":
         return None
-    words = "not clean" if found.state == "disagreed" else "not known to be clean"
-    since = next((one.first for one in history.disagreements if one.parameter in found.parameters), None)
+    words = "not clean" if entry.state == "disagreed" else "not known to be clean"
+    differing = [disagreement for disagreement in history.disagreements if disagreement.parameter in entry.parameters]
+    since = next((disagreement.first for disagreement in differing), None)
     first = f", first at step {since}" if since is not None and since != step else ""
-    odd = sorted({r for one in history.disagreements if one.parameter in found.parameters for r in one.outvoted})
-    lost = f"; outvoted: rank {list_some(odd)}" if odd and found.state == "disagreed" else ""
-    return f"{words}: {found.reason}{first}{lost}"
+    odd = sorted({rank for disagreement in differing for rank in disagreement.outvoted})
+    lost = f"; outvoted: rank {list_some(odd)}" if odd and entry.state == "disagreed" else ""
+    return f"{words}: {entry.reason}{first}{lost}"
 
 
 def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[Step], str | None]:
@@ -106,40 +108,43 @@ def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[
 
 def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
     """Return the history of a tree of iterations from those of its parts: a step is as its worst part."""
-    by_step = grouped((step for one in parts for step in one.steps), lambda step: step.step)
+    by_step = grouped((step for part in parts for step in part.steps), lambda step: step.step)
     first = parts[0]
     steps = tuple(_join_steps(by_step[step]) for step in sorted(by_step))
-    disagreements = [found for one in parts for found in one.disagreements]
-    own = [found for one in parts for found in one.own]
-    stopped = [found for one in parts for found in one.stopped]
-    places = {one.step: place for place, one in enumerate(steps)}
-    changing = {found.parameter for found in stopped}
+    disagreements = [disagreement for part in parts for disagreement in part.disagreements]
+    own = [values for part in parts for values in part.own]
+    stopped = [stop for part in parts for stop in part.stopped]
+    places = {entry.step: place for place, entry in enumerate(steps)}
+    # A parameter that stopped in one part was trained, also where another part never saw it change.
+    changing = {stop.parameter for stop in stopped}
     return with_clean(
         replace(
             first,
             root=inventory.root,
-            world_size=max(one.world_size for one in parts),
-            run_id=next((one.run_id for one in parts if one.run_id), None),
+            world_size=max(part.world_size for part in parts),
+            run_id=next((part.run_id for part in parts if part.run_id), None),
             steps=steps,
-            runs=_join_runs([run for one in parts for run in one.runs]),
-            disagreements=tuple(sorted(disagreements, key=lambda one: (places[one.first], one.parameter))),
-            own=tuple(sorted(own, key=lambda one: one.parameter)),
-            stopped=tuple(sorted(stopped, key=lambda one: (places[one.since], one.parameter))),
-            frozen=tuple(sorted({name for one in parts for name in one.frozen} - changing)),
-            alone=tuple(sorted({rank for one in parts for rank in one.alone})),
-            notes=tuple(dict.fromkeys(note for one in parts for note in one.notes)),
+            runs=_join_runs([run for part in parts for run in part.runs]),
+            disagreements=tuple(
+                sorted(disagreements, key=lambda disagreement: (places[disagreement.first], disagreement.parameter))
+            ),
+            own=tuple(sorted(own, key=lambda values: values.parameter)),
+            stopped=tuple(sorted(stopped, key=lambda stop: (places[stop.since], stop.parameter))),
+            frozen=tuple(sorted({name for part in parts for name in part.frozen} - changing)),
+            alone=tuple(sorted({rank for part in parts for rank in part.alone})),
+            notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         )
     )
 
 
 def _join_steps(steps: Sequence[HistoryStep]) -> HistoryStep:
-    worst = max(steps, key=lambda one: _WORST.index(one.state))
+    worst = max(steps, key=lambda entry: _WORST.index(entry.state))
     return replace(
         worst,
-        ranks=max(one.ranks for one in steps),
-        missing=tuple(sorted({rank for one in steps for rank in one.missing})),
-        parameters=tuple(sorted({name for one in steps for name in one.parameters})),
-        reason="; ".join(dict.fromkeys(one.reason for one in steps if one.reason)),
+        ranks=max(entry.ranks for entry in steps),
+        missing=tuple(sorted({rank for entry in steps for rank in entry.missing})),
+        parameters=tuple(sorted({name for entry in steps for name in entry.parameters})),
+        reason="; ".join(dict.fromkeys(entry.reason for entry in steps if entry.reason)),
     )
 
 
@@ -164,8 +169,12 @@ def _runs(facts: Facts) -> tuple[HistoryRun, ...]:
 def _run(facts: Facts, record: RunRecord) -> HistoryRun:
     run = (record.run_id, record.started)
     members = facts.lineage.members if facts.lineage is not None else ()
-    member = next((one for one in members if (one.run_id, one.started) == run), None)
-    steps = [one.file.step for one in facts.counted if one.manifest is not None and identity_of(one.manifest) == run]
+    member = next((member for member in members if (member.run_id, member.started) == run), None)
+    steps = [
+        slice_.file.step
+        for slice_ in facts.counted
+        if slice_.manifest is not None and identity_of(slice_.manifest) == run
+    ]
     return HistoryRun(
         run_id=record.run_id,
         started=record.started,
@@ -179,12 +188,10 @@ def _run(facts: Facts, record: RunRecord) -> HistoryRun:
 
 def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ...]:
     """Return the ranks with some parameter that no other rank with values shares."""
-    covered: dict[int, set[str]] = {}
-    there = {rank for moment in moments for rank in moment.own}
-    for one in shared:
-        if len(there.intersection(one.ranks)) > 1:
-            for rank in one.ranks:
-                covered.setdefault(rank, set()).update(one.names)
+    covered: dict[int, set[str]] = defaultdict(set)
+    for block in shared:
+        for rank in block.ranks:
+            covered[rank].update(block.names)
     alone: set[int] = set()
     done: set[tuple[int, int]] = set()
     for moment in moments:
@@ -192,7 +199,7 @@ def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ..
             key = rank, id(witness.listed)
             if key not in done:
                 done.add(key)
-                if not covered.get(rank, set()).issuperset(witness.listed.index):
+                if not covered[rank].issuperset(witness.listed.index):
                     alone.add(rank)
     return tuple(sorted(alone))
 
@@ -208,11 +215,11 @@ def _missing(facts: Facts, moments: Sequence[Moment], shared: Sequence[Shared]) 
         )
     elif bare:
         notes.append(f"steps with slices without manifests, which are no evidence here: {list_some(bare, 8)}")
-    if any(moment.own for moment in moments) and not shared and facts.stages.layouts:
-        notes.append("by the strategy files no two ranks here hold the same of any parameter: nothing can be compared")
-    elif any(moment.own for moment in moments) and not shared:
+    if any(moment.own for moment in moments) and not shared:
         notes.append(
-            "nothing states that two ranks hold the same: name rank lists (--group-info), strategy files (--strategy), "
-            "or say it with --group or --axes"
+            "by the strategy files no two ranks here hold the same of any parameter: nothing can be compared"
+            if facts.stages.layouts
+            else "nothing states that two ranks hold the same: name rank lists (--group-info), strategy files "
+            "(--strategy), or say it with --group or --axes"
         )
     return notes

@@ -35,41 +35,43 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
     lists: dict[int, set[str]] = defaultdict(set)
     strategies: dict[int, set[str | None]] = defaultdict(set)
     for moment in moments:
-        for rank, one in moment.own.items():
-            strategies[rank].add(one.manifest.strategy_digest)
-            if not lists[rank].issuperset(one.listed.index):
-                lists[rank].update(one.listed.index)
+        for rank, witness in moment.own.items():
+            strategies[rank].add(witness.manifest.strategy_digest)
+            if not lists[rank].issuperset(witness.listed.index):
+                lists[rank].update(witness.listed.index)
+    # What layouts name they settle, unless the values contradict the file; rank lists have the rest.
     by_file = find_blocks(lists, facts.stages, facts.groups)
     of_lists = by_file.pop("", [])
-    found: list[Shared] = []
+    shared: list[Shared] = []
     notes: list[str] = []
     named: dict[int, set[str]] = defaultdict(set)
-    for path, held in by_file.items():
-        why = _why_wrong(facts, held, moments, strategies)
+    for path, blocks in by_file.items():
+        why = _why_wrong(facts, blocks, moments, strategies)
         if why is not None:
             notes.append(f"{path} is not used: {why}")
             continue
-        for block in held:
+        for block in blocks:
             names = block.names or frozenset()
             for rank in block.ranks:
                 named[rank] |= names & lists[rank]
-            found += _by_names(block.ranks, names, lists, block.source)
+            shared += _by_names(block.ranks, names, lists, block.source)
+    # Ranks of several lists may hold the same of what no layout names: their values then changed alike.
     groups = {rank: block.ranks for block in of_lists for rank in block.ranks}
     equal = _equal_values(moments, lists, named, groups)
     for block in of_lists:
         names = frozenset().union(*(lists[rank] for rank in block.ranks))
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         wider = {name for name in names - done for ranks in equal.get(name, ()) if set(ranks).issuperset(block.ranks)}
-        found += _by_names(block.ranks, names - done - wider, lists, block.source or "manifests")
+        shared += _by_names(block.ranks, names - done - wider, lists, block.source or "manifests")
     by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, classes in equal.items():
         for ranks in classes:
             by_ranks[ranks].append(name)
-    found += [
+    shared += [
         Shared(ranks=ranks, names=tuple(sorted(names)), source="equal values before")
         for ranks, names in by_ranks.items()
     ]
-    return tuple(one for one in found if len(one.ranks) > 1 and one.names), tuple(notes)
+    return tuple(block for block in shared if len(block.ranks) > 1 and block.names), tuple(notes)
 
 
 def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, set[str]], source: str) -> list[Shared]:
@@ -92,23 +94,26 @@ def _why_wrong(
     for block in blocks:
         stage = facts.stages.of(block.ranks[0])
         digests = facts.stages.digests.get(stage, frozenset())
-        if any(not digests.isdisjoint(named[rank]) for rank in block.ranks if rank in named):
+        if any(not digests.isdisjoint(named[rank]) for rank in block.ranks):
             return None
     for moment in moments:
-        agree = differ = 0
+        compared = differ = 0
         for block in blocks:
-            held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
-            if len({facts.groups.of(one.rank) for one in held}) < 2:
+            witnesses = [moment.own[rank] for rank in block.ranks if rank in moment.own]
+            if len({facts.groups.of(witness.rank) for witness in witnesses}) < 2:
                 continue
             for name in block.names or ():
-                values = {one.digests[one.listed.index[name]] for one in held if name in one.listed.index}
-                agree, differ = agree + (len(values) < 2), differ + (len(values) > 1)
-        if agree or differ:
-            if differ <= agree:
+                values = [
+                    witness.digests[witness.listed.index[name]] for witness in witnesses if name in witness.listed.index
+                ]
+                compared += len(values) > 1
+                differ += len(set(values)) > 1
+        if compared:
+            if 2 * differ <= compared:
                 return None
             return (
-                f"at step {moment.step} {differ} of {agree + differ} parameters differ among ranks that share them by "
-                "it; it is of another run or layout"
+                f"at step {moment.step} {differ} of {compared} parameters differ among ranks that share them by it; it "
+                "is of another run or layout"
             )
     return None
 
@@ -138,7 +143,7 @@ def _equal_values(
             earlier = before.own.get(rank)
             if earlier is None or witness.file in seen:
                 continue
-            if len(groups.get(rank, ())) > 1:
+            if len(groups[rank]) > 1:
                 seen.add(witness.file)  # those of its group follow it
             for name, first, second in _changed(earlier, witness):
                 if name in named[rank]:
@@ -150,7 +155,7 @@ def _equal_values(
     for name, parents in linked.items():
         classes: dict[int, set[int]] = defaultdict(set)
         for rank in {*parents, *parents.values()}:
-            classes[root(name, rank)].update(peer for peer in groups.get(rank, (rank,)) if name in lists[peer])
+            classes[root(name, rank)].update(peer for peer in groups[rank] if name in lists[peer])
         classes_of[name] = _joined(classes.values())
     return classes_of
 

@@ -40,16 +40,16 @@ class ReadValues:
     damaged: frozenset[tuple[str, str]] = frozenset()
     unread: Mapping[str, str] = field(default_factory=dict)
 
-    def with_found(self, wanted: Wanted, found: Mapping[str, Mapping[str, ReadValue] | str]) -> ReadValues:
+    def with_found(self, wanted: Wanted, read: Mapping[str, Mapping[str, ReadValue] | str]) -> ReadValues:
         """Return it with what was read of the wanted: by path the values by parameter, or why there are none."""
         values, damaged, unread = dict(self.values), set(self.damaged), dict(self.unread)
         for path, names in wanted.items():
-            read = found[path]
-            if isinstance(read, str):
-                unread[path] = read
+            by_name = read[path]
+            if isinstance(by_name, str):
+                unread[path] = by_name
                 continue
             for name, content in names.items():
-                value = read.get(name)
+                value = by_name.get(name)
                 if value is not None and value.digest == content.digest:
                     values[content] = value
                 else:
@@ -62,9 +62,9 @@ Wanted = Mapping[str, Mapping[str, Content]]
 
 
 def choose_contents(
-    moments: Sequence[Moment], there: frozenset[str], dtypes: frozenset[str], done: ReadValues
+    moments: Sequence[Moment], readable: frozenset[str], dtypes: frozenset[str], done: ReadValues
 ) -> Wanted:
-    """Return what is still to be read of the types, each from the first slice that is `there` and holds it.
+    """Return what is still to be read of the types, each from the first slice that is `readable` and holds it.
 
     Contents that proved damaged in one slice are looked for in the next one.
     """
@@ -72,7 +72,7 @@ def choose_contents(
     chosen = set(done.values)
     for moment in moments:
         for witness in moment.witnesses.values():
-            if witness.path not in there or witness.path in done.unread:
+            if witness.path not in readable or witness.path in done.unread:
                 continue
             for parameter, digest in zip(witness.listed, witness.digests, strict=True):
                 if parameter.dtype not in dtypes:

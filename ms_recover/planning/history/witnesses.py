@@ -62,22 +62,22 @@ def find_moments(facts: Facts, tree: TreeFacts) -> tuple[Moment, ...]:
         if orphan.rank not in facts.lost and orphan.rank < facts.world.ranks and orphan.manifest is not None:
             orphans[orphan.step].append(orphan)
     shared: dict[ParameterList, ParameterList] = {}
-    found: list[tuple[int, Moment]] = []
+    moments: list[tuple[int, Moment]] = []
     for step in {*facts.inventory.steps, *orphans}:
         order, moment = _moment(facts, step, orphans[step], shared)
         known = moment is not None and moment.witnesses and facts.lineage is not None  # they are of the lineage
         if not known and facts.counted_at(step) and why_of_another_run(tree, step) is not None:
             continue
         if moment is not None:
-            found.append((order, moment))
-    return tuple(moment for _, moment in sorted(found, key=lambda one: (one[0], one[1].step)))
+            moments.append((order, moment))
+    return tuple(moment for _, moment in sorted(moments, key=lambda placed: (placed[0], placed[1].step)))
 
 
 def _moment(
     facts: Facts, step: Step, orphans: list[OrphanManifest], shared: dict[ParameterList, ParameterList]
 ) -> tuple[int, Moment | None]:
     """Return the witnesses of a step, and the place of the last run that they are of."""
-    files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
+    files: list[SliceFile | OrphanManifest] = [slice_.file for slice_ in facts.counted_at(step)]
     files += orphans
     best = None if _is_one_run(files) else _best_run(facts, step, files)
     witnesses: dict[int, Witness] = {}
@@ -111,7 +111,7 @@ def _moment(
         )
     if not witnesses and not bare:
         return 0, None
-    run_id = next((one.manifest.run_id for one in witnesses.values()), "")
+    run_id = next((witness.manifest.run_id for witness in witnesses.values()), "")
     bare -= witnesses.keys()
     return max(orders), Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare)))
 

@@ -62,6 +62,8 @@ def test_disjoint_groups_are_counted_in_closed_form():
 
 def test_what_is_fatal_without_a_loss_is_always_fatal():
     assert minimal([frozenset({1}), frozenset()]) == ALWAYS
+    assert FamilyIndex(ALWAYS).find(frozenset({3})) == FamilyIndex(ALWAYS).find(frozenset()) == frozenset()
+    assert FamilyIndex(NEVER).find(frozenset({3})) is None
     assert count_fatal(5, ALWAYS, 2) == 10
     assert count_fatal(5, NEVER, 2) == 0
     assert fatal_in_all([ALWAYS, minimal([frozenset({1})])]) == (frozenset({1}),)

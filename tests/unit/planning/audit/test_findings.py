@@ -1,6 +1,7 @@
 """What an audit finds wrong, and what it proposes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,11 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.blocks import BlockKind, HeldBlock
+from ms_recover.planning.audit.findings import Case, find_findings
+from ms_recover.planning.audit.holders import steps_of_tree
+from ms_recover.planning.judging.judge import Parts
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.verbs.audit import audit, audit_claims
 from tests.support.inventories import NAMES, pairs, slice_file, tree
 from tests.unit.planning.test_contents import backed
@@ -35,14 +41,15 @@ def before(axes, shards=0, size=None):
     return found(audit_claims(Inventory("/tree", (), (), ()), options, hosts(8, size) if size else None))
 
 
-def of_tree(slices=SLICES, lists=None, layouts=(), files=range(4), topology=True):
+def of_tree(slices=SLICES, lists=None, layouts=(), files=range(4), topology=True, axes=None):
     """Return the findings about slices with rank lists and strategy files on some ranks, on hosts of two ranks."""
     strategies = tuple(
         StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((0,), 1, tuple(layouts)), "digest")
         for rank in (files if layouts else ())
     )
     inventory = replace(tree(slices, lists or {}), strategy_files=strategies)
-    return found(audit(inventory, PlanOptions(quick=True), hosts(4, 2) if topology else None))
+    options = PlanOptions(quick=True, axes=Axes.parse(axes) if axes else None)
+    return found(audit(inventory, options, hosts(4, 2) if topology else None))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +87,45 @@ def test_without_shards_there_are_as_many_copies_as_replicas():
 def test_fewer_shards_do_not_mend_a_placement():
     """Two copies of each shard lie on one host: of shards over four replicas, the ranks 0 and 4, and 2 and 6."""
     assert "optimizer" not in [kind for kind, _ in before("dp=4,mp=2", 2, 8)]
+
+
+def case(*holders, layouts=(), dealt=False, sharding=None):
+    """Return the findings about the blocks of a sound tree of four ranks, of each that so many ranks hold."""
+    strategies = (StrategyFile(0, "strategy.ckpt", Strategy((0,), 1, tuple(layouts)), "s"),) if layouts else ()
+    parts = Parts(
+        TreeFacts(
+            replace(tree(SLICES, {} if layouts else pairs(4)), strategy_files=strategies), PlanOptions(quick=True)
+        )
+    )
+    kind = BlockKind(stage=0, names=NAMES[:1], cut="", source="the test")
+    blocks = tuple(HeldBlock(kind=kind, holders=ranks, bytes=8) for ranks in holders)
+    held = replace(next(steps_of_tree(parts)), blocks=blocks)
+    made = find_findings(
+        Case(facts=parts.facts.every()[0], held=held, dealt=dealt, topology=hosts(4, 2), sharding=sharding)
+    )
+    return [(one.kind, f"{one.text}: {one.mend}") for one in made]
+
+
+def test_blocks_that_were_dealt_out_are_counted():
+    ((kind, text),) = case((0,), (1, 3), (2,), (3,), dealt=True)
+    assert (kind, "and 3 blocks have a single copy: " in text) == ("redundancy", True)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "shards", "words"),
+    [
+        (QUARTERS, 0, "there are no replicas of it"),
+        (HALVES, 0, "or save with remove_redundancy=False: of CheckpointConfig in MindSpore, of CheckpointMonitor"),
+        (QUARTERS, 2, "where that dealt them out"),
+    ],
+    ids=["no replicas", "replicas that lack it", "shards"],
+)
+def test_what_takes_the_copies_of_a_block_away(layouts, shards, words):
+    """The two shards of the optimizer have copies on two hosts, and are not what is wrong."""
+    sharding = SimpleNamespace(now=2, replicas=4, choose=lambda level: None) if shards else None
+    ((kind, text),) = case((0,), (1, 3), layouts=layouts, sharding=sharding)
+    assert (kind, words in text) == ("redundancy", True)
+    assert text.startswith("1 block has a single copy, such as a, which rank(s) 0 alone hold")
 
 
 def test_axes_without_replicas():
@@ -141,6 +187,11 @@ def test_strategy_files_with_some_ranks_are_lost_with_them(files, thin):
     assert any(kind == "evidence" for kind, _ in made) == thin
 
 
+def test_what_the_operator_says_is_lost_with_no_rank():
+    assert "evidence" in dict(of_tree(layouts=HALVES, files=(0,)))
+    assert "evidence" not in dict(of_tree(layouts=HALVES, files=(0,), axes="dp=2,tp=2"))
+
+
 @pytest.mark.parametrize(
     ("lone", "words"), [(range(4), "every rank alone has its slice"), ((3,), "rank 3 alone has its slice")]
 )
@@ -182,3 +233,13 @@ def test_a_placement_is_proposed_for_the_first_level_at_which_copies_lie_togethe
     assert kind == "placement"
     assert text.startswith("2 blocks have all holders on one rack, such as the slice of rank(s) 0, 2, on rack0: ")
     assert "place the ranks otherwise" in text
+
+
+def test_why_no_placement_is_proposed_for_racks_that_cannot_be_survived():
+    """One rank alone is in another rack, and two pairs of ranks need one there."""
+    levels = (tuple(f"host{rank}" for rank in range(4)), ("rack0", "rack0", "rack0", "rack1"))
+    topology = Topology(("host", "rack"), levels, "the test")
+    (finding,) = audit(tree(SLICES, pairs(4)), PlanOptions(quick=True), topology).findings
+    assert (finding.kind, finding.topology) == ("placement", None)
+    assert finding.text.startswith("1 block has all holders on one rack, such as the slice of rank(s) 0, 2, on rack0")
+    assert finding.mend == "none was found that also survives any 1 rack: it takes other hosts or more copies"

@@ -22,6 +22,11 @@ def test_a_gate_is_a_number_and_a_level(text, count, level):
     assert parse_gate(text) == Gate(count=count, level=level)
 
 
+@pytest.mark.parametrize(("count", "text"), [(1, "1 host"), (2, "2 hosts")])
+def test_a_gate_in_words(count, text):
+    assert Gate(count=count, level="host").text == text
+
+
 @pytest.mark.parametrize("text", ["", "2", "0hosts", "two hosts!", "-1host"])
 def test_what_is_no_gate_is_refused(text):
     with pytest.raises(ValueError, match="is no loss to survive"):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ms_recover.model.axes import Axes
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout
 from ms_recover.model.topology import Topology
@@ -59,6 +60,15 @@ def test_the_classic_trap(hosts):
     assert found.moved <= 8 * hosts // 2 + 4
     assert found.reason.startswith("survives any 1 host, with")
     assert propose_placement(fatal, before, [frozenset(range(4))]).topology is not None
+
+
+@pytest.mark.parametrize(("ranks", "words"), [(4, ""), (8, "; 2 neighbouring ranks each stay together")])
+def test_how_many_neighbours_stay_together_is_said_where_there_are_any(ranks, words):
+    """Pairs of hosts of which each holds its slices alone."""
+    size = ranks // 4
+    fatal = {frozenset({at, at + size}) for first in range(0, ranks, 2 * size) for at in range(first, first + size)}
+    found = propose_placement(fatal, on_hosts(ranks, ranks // 2))
+    assert found.reason == f"survives any 1 host, with {ranks // 2} of {ranks} ranks on another host{words}"
 
 
 def test_few_ranks_are_tried_in_every_place():
@@ -141,6 +151,18 @@ def test_whole_slices_that_every_rank_holds():
             [],
             "no placement on these 2 hosts keeps all holders apart",
         ),
+        (
+            [{0, 1}, {1, 2}, {0, 2}],
+            on_hosts(18, 9),
+            [],
+            "none was found on these 2 hosts: more hosts or more copies are needed",
+        ),
+        (
+            [{0, 2}],
+            on_hosts(8, 4),
+            [{0, 1}, {1, 2}],
+            "none was found on these 2 hosts: more hosts or more copies are needed",
+        ),
     ],
 )
 def test_why_there_is_none(fatal, topology, keep, words):
@@ -205,13 +227,19 @@ def test_ten_thousand_ranks():
 )
 def test_tensor_parallel_groups_by_layouts(matrix, tensor_map, groups):
     weight = Layout("w", matrix, tensor_map)
-    norm = Layout("norm", matrix, ((),))
+    norm, bias = (Layout(name, matrix, ((),)) for name in ("norm", "bias"))
     state = Layout("moment.norm", matrix, ((),), opt_shard_size=-1)
-    layouts = {one.parameter: one for one in (weight, norm, state)}
+    layouts = {one.parameter: one for one in (weight, norm, bias, state)}
     facts = SimpleNamespace(options=PlanOptions(), stages=Stages(devices=8, layouts={0: layouts, 1: layouts}))
     found = find_tensor_groups(facts)
     both = groups + [{rank + 8 for rank in group} for group in groups]
     assert sorted(map(sorted, found)) == sorted(map(sorted, both))
+
+
+def test_tensor_parallel_groups_by_axes():
+    options, world = PlanOptions(axes=Axes.parse("dp=2,tp=2,pp=2")), SimpleNamespace(ranks=8)
+    facts = SimpleNamespace(options=options, stages=Stages(), world=world)
+    assert set(find_tensor_groups(facts)) == {frozenset({first, first + 1}) for first in (0, 2, 4, 6)}
 
 
 def test_no_tensor_parallel_groups():

@@ -10,7 +10,7 @@ from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
-from ms_recover.planning.history.make_history import why_not_clean
+from ms_recover.planning.history.make_history import why_not_clean, with_clean
 from tests.support.histories import PAIRS, course, flip, history, inventory, orphan, saved, value
 from tests.support.plans import make_plan
 
@@ -67,7 +67,7 @@ def test_a_rank_that_was_outvoted_elsewhere_is_the_suspect_of_a_tie():
         return column if name == "column" else norm
 
     norm, column = sorted(history(course(flipped)).disagreements, key=lambda one: one.parameter, reverse=True)
-    assert norm.outvoted == (5,)
+    assert (norm.outvoted, norm.suspects) == ((5,), ())
     assert (column.outvoted, column.suspects) == ((), (5,))
 
 
@@ -142,6 +142,15 @@ def test_a_recovered_slice_is_no_witness():
     found = history(slices)
     assert found.clean == STEPS[19]
     assert "recovered from other ranks, and so no witness: the slice of rank 6" in found.steps[-1].reason
+
+
+def test_a_step_at_which_one_rank_alone_of_each_pair_has_a_manifest_is_not_compared():
+    apart = lambda rank, step, name: f"{name}.{step}.{rank % 4}"  # noqa: E731
+    alone = [replace(file, manifest=None) if file.rank > 3 else file for file in course(apart, steps=(2,))]
+    found = history([*course(apart, steps=(1,)), *alone], strategy=None)
+    assert [one.state for one in found.steps] == ["clean", "uncompared"]
+    assert found.steps[1].reason == "no two ranks that hold the same have manifests"
+    assert found.clean == STEPS[1]
 
 
 def test_ranks_that_are_gone_for_good_do_not_hinder():
@@ -221,6 +230,37 @@ def test_another_run_is_followed_where_it_is_chosen():
     found = history(runs(), PlanOptions(run="a"))
     assert (found.run_id, found.clean, found.disagreements) == ("a", STEPS[8], ())
     assert [one.followed for one in found.runs] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("states", "clean", "words"),
+    [
+        ((), None, "no step of the run has a slice or manifest"),
+        ((("uncompared", 0), ("uncompared", 0)), None, "no slice has a manifest, so that nothing states"),
+        ((("disagreed", 8), ("uncompared", 8)), None, "at no step did all ranks that hold the same agree"),
+        ((("uncompared", 8),), None, "no step has manifests of all ranks that hold the same"),
+        ((("clean", 8), ("clean", 8), ("disagreed", 8)), 2, ""),
+    ],
+)
+def test_the_last_clean_step_or_why_there_is_none(states, clean, words):
+    one = history(course(steps=(1,)))
+    steps = [
+        replace(one.steps[0], step=STEPS[number], state=state, ranks=ranks)
+        for number, (state, ranks) in enumerate(states, 1)
+    ]
+    found = with_clean(replace(one, steps=tuple(steps)))
+    assert found.clean == (STEPS[clean] if clean else None)
+    assert found.clean_reason.startswith(words)
+    assert bool(found.clean_reason) == bool(words)
+
+
+def test_why_a_step_is_not_clean():
+    found = history([*course(flip(5, 7, "norm"), range(1, 9)), *course(steps=(9,))[:7]])
+    assert why_not_clean(found, STEPS[6]) is None
+    assert why_not_clean(found, STEPS[7]) == "not clean: ranks that hold the same differ in 'norm'; outvoted: rank 5"
+    assert why_not_clean(found, STEPS[8]).endswith("differ in 'norm', first at step 1_7; outvoted: rank 5")
+    assert why_not_clean(found, STEPS[9]) == "not known to be clean: no manifest of rank 7"
+    assert why_not_clean(found, STEPS[10]) == "not clean: no manifest of the run describes it"
 
 
 def test_values_are_the_same_whatever_the_order_of_the_slices():
