@@ -273,9 +273,9 @@ class Settlement:
             tied = bool(unlike) and len(unlike) == alike
             self._doubts[key] = None
             if len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name))):
-                one, other = unlike[0]
+                first, other = unlike[0]
                 self._doubts[key] = (
-                    f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
+                    f"by the layouts in {index.stages.paths[stage]} ranks {first} and {other} hold the same of it, but "
                     f"their contents differ: {_NOT_THESE}"
                 )
         return self._doubts[key]
@@ -356,13 +356,13 @@ class Settlement:
                 return None
         return None
 
-    def _is_witness(self, one: SliceFacts) -> bool:
+    def _is_witness(self, slice_: SliceFacts) -> bool:
         """Whether a slice shows how a parameter is cut: of this step one that is sound or disputed."""
         judgement, lost = self.index.judgement, self.index.facts.lost
-        if one.file.step == judgement.step and one.rank not in lost:
-            return judgement.slices[one.path].status in ("sound", "undecided")
-        sound = one.manifest_problem is None and one.content_problem is None and one.rank not in lost
-        return sound and judgement.run.why_foreign(one.file) is None
+        if slice_.file.step == judgement.step and slice_.rank not in lost:
+            return judgement.slices[slice_.path].status in ("sound", "undecided")
+        sound = slice_.manifest_problem is None and slice_.content_problem is None and slice_.rank not in lost
+        return sound and judgement.run.why_foreign(slice_.file) is None
 
     def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
         """Return a reason to distrust the majorities that settled parts of a slice.

@@ -253,8 +253,8 @@ class WholeParameters:
     def _held(self, settled: Settled) -> Iterator[HeldRegion]:
         if settled.region is not None and settled.ranks:
             yield HeldRegion(settled.region, self._best(settled.ranks))
-        for _, held, ranks in settled.parts:
-            yield HeldRegion(held, self._best(ranks))
+        for _, whole, ranks in settled.parts:
+            yield HeldRegion(whole, self._best(ranks))
 
     def _best(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the best holders: sound slices first, then the lowest rank."""
@@ -264,37 +264,36 @@ class WholeParameters:
         """Yield the ranks with a slice that can be read."""
         return (rank for rank in ranks if self.index.slices[rank].file.encryption is None)
 
-    def _joined(self, one: WholeParameter, other: WholeParameter) -> WholeParameter:
+    def _joined(self, whole: WholeParameter, other: WholeParameter) -> WholeParameter:
         """Join what two stages hold of one parameter; where they hold the same region, it must be equal."""
-        if not one.known or not other.known:
-            return one if one.known else other
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            why = f"pipeline stages list it as {one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
-            return replace(one, regions=(), missing=(MissingRegion(one.name, (), 0, why),))
-        known = {region.box: region for region in one.regions}
+        if not whole.known or not other.known:
+            return whole if whole.known else other
+        if (whole.shape, whole.dtype) != (other.shape, other.dtype):
+            why = f"pipeline stages list it as {whole.dtype} {list(whole.shape)} and {other.dtype} {list(other.shape)}"
+            return replace(whole, regions=(), missing=(MissingRegion(whole.name, (), 0, why),))
+        known = {region.box: region for region in whole.regions}
         for region in other.regions:
             mine = known.get(region.box)
             if mine is None or not mine.holders or not region.holders:
                 continue
             firsts = (mine.holders[0], region.holders[0])
-            digests = {self.index.digest(rank, one.name) for rank in firsts} - {None}
+            digests = {self.index.digest(rank, whole.name) for rank in firsts} - {None}
             if len(digests) > 1:
                 why = "pipeline stages hold different contents of it, and nothing settles which is right"
-                self.disputes.append(f"{one.name!r}: {why}")
-                return lost_parameter(
-                    one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
-                )
-        one = replace(one, overlaps=(*one.overlaps, *_overlaps(one, other)))
-        if not one.missing:  # what the other stage has is then only compared
-            return one
+                self.disputes.append(f"{whole.name!r}: {why}")
+                size = prod(whole.shape) * whole.item_size
+                return lost_parameter(whole.name, why, Parameter(whole.name, whole.dtype, whole.shape, size))
+        whole = replace(whole, overlaps=(*whole.overlaps, *_overlaps(whole, other)))
+        if not whole.missing:  # what the other stage has is then only compared
+            return whole
         more = tuple(region for region in other.regions if region.box not in known)
         boxes = [region.box for region in more]
         missing = tuple(
-            replace(gone, region=box, bytes=volume(box) * one.item_size)
-            for gone in one.missing
+            replace(gone, region=box, bytes=volume(box) * whole.item_size)
+            for gone in whole.missing
             for box in cover(gone.region, boxes)[1]
         )
-        return replace(one, regions=(*one.regions, *more), missing=missing)
+        return replace(whole, regions=(*whole.regions, *more), missing=missing)
 
     # parameters without a layout
 
@@ -354,8 +353,8 @@ class WholeParameters:
         """Whether a parameter may be cut between the ranks that list it and others."""
         index = self.index
         stages = dict.fromkeys(map(index.stages.of, ranks))
-        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in stages)
-        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
+        by_stage = ([rank for rank in ranks if index.stages.of(rank) == stage] for stage in stages)
+        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, same) for same in by_stage)
 
     def _why_unknown(self, stage: int) -> str | None:
         """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""
@@ -381,14 +380,14 @@ class WholeParameters:
         return self._refusals[stage]
 
 
-def _overlaps(one: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
+def _overlaps(whole: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
     """Yield the pairs of regions that are not the same and share something."""
     grid = Grid([region.box for region in other.regions])
-    for mine in one.regions:
+    for mine in whole.regions:
         for number in grid.near(mine.box):
             region = other.regions[number]
             if mine.holders and region.holders and mine.box != region.box and intersect(mine.box, region.box):
-                yield Overlap(one.name, one.dtype, one.item_size, mine, region)
+                yield Overlap(whole.name, whole.dtype, whole.item_size, mine, region)
 
 
 def lost_parameter(name: str, why: str, like: Parameter | None = None) -> WholeParameter:
