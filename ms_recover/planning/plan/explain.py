@@ -56,12 +56,9 @@ def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
 
 def join_explanations(parts: Sequence[Explanation]) -> Explanation:
     """Return the explanation of a slice that lies in several files, the parts."""
-    first, *others = parts
-    if not others:
-        return first
     problems = [part.problem for part in parts if part.problem is not None]
     return replace(
-        first,
+        parts[0],
         parameters=tuple(item for part in parts for item in part.parameters),
         layouts=next((part.layouts for part in parts if part.layouts is not None), None),
         problem="; ".join(dict.fromkeys(problems)) if len(problems) == len(parts) else None,
