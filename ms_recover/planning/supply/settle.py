@@ -95,7 +95,7 @@ class Settlement:
         Nor does a rank give what the manifest of the rank's own slice of this step states otherwise.
         """
         settled = self._as_stated(rank, parameter, self.settle(rank, parameter))
-        if not settled.ranks or rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
+        if rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
             return settled
         left = tuple(giver for giver in settled.ranks if parameter.name not in self._differing(rank, giver))
         if len(left) == len(settled.ranks):
@@ -109,7 +109,7 @@ class Settlement:
         """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
         name, ranks = parameter.name, settled.ranks
         stated = self._stated_of(rank).get(name)
-        if stated is None or not ranks or settled.tolerated:
+        if stated is None or settled.tolerated:
             return settled
         left = tuple(giver for giver in ranks if giver == rank or self.index.digest(giver, name) in (None, stated))
         if len(left) == len(ranks):
@@ -140,8 +140,6 @@ class Settlement:
         Nobody gives it where `contradicted` says so.
         """
         settled = self._settle(rank, parameter, own_first=False)
-        if settled.tolerated:
-            return settled
         against = self.contradicted(rank, parameter, settled.ranks)
         if against is None or against.problem is None:
             return settled
@@ -162,9 +160,9 @@ class Settlement:
         if stated and len(stated) >= sum(self.index.slices[peer].proven for peer in ranks):
             theirs = f"the manifest states that the slice of rank {stated[0]} left"
             return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
-        gone = (peer for peer in lost if len(lost) >= len(ranks) and peer not in self.index.slices)
+        gone = (peer for peer in lost if peer not in self.index.slices)
         apart = [peer for peer in gone if all(name in self._differing(peer, other) for other in ranks)]
-        if apart and len(apart) >= len(ranks):
+        if len(apart) >= len(ranks):
             why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"
             return Settled(region=None, problem=why, disputed=True)
         return None
@@ -197,7 +195,7 @@ class Settlement:
             return replace(gone, problem=settled.problem)
         boxes = self.index.whole_tensors(rank, parameter)
         parts, uncovered = cover(settled.region, [box for box, _ in boxes])
-        item = parameter.nbytes // volume(settled.region)
+        item = parameter.item_size
         return replace(
             settled,
             parts=tuple((box, *boxes[number]) for number, box in parts),

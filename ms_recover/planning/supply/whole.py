@@ -43,7 +43,7 @@ class WholeParameter:
         Each rank has its own values.
     known : bool
         Whether the shape is that of the whole tensor.
-    part : WeightKind or None
+    kind : WeightKind or None
         In a tree of MindFormers' format, whether model files or optimizer files hold it.
     overlaps : tuple of Overlap
         Regions that several stages hold and cut differently.
@@ -77,7 +77,7 @@ class WholeParameters:
         self.index, self.settlement = supply.index, supply.settlement
         self.disputes: list[str] = []
         self._lists = lost_lists(supply.index)
-        self._shared: dict[object, tuple[HeldRegion, ...]] = {}
+        self._shared: dict[tuple[object, ...], tuple[HeldRegion, ...]] = {}
         self._parts: dict[int, list[int]] = {}
         self._refusals: dict[int, str | None] = {}
 
@@ -164,7 +164,7 @@ class WholeParameters:
 
     def _lost(self, name: str, stage: int, like: Parameter) -> WholeParameter:
         shape = self.index.full_shape(stage, like)
-        item = like.nbytes // (prod(like.shape) or 1)
+        item = like.item_size
         if shape is None:
             return lost_parameter(name, _NOBODY, like)
         box = tuple((0, size) for size in shape)
@@ -176,7 +176,7 @@ class WholeParameters:
     def _cut_in(self, stage: int, name: str) -> WholeParameter:
         index = self.index
         like = next(given for kind in index.kinds[stage] if (given := index.find(kind[0], name)) is not None)
-        item = like.nbytes // (prod(like.shape) or 1)
+        item = like.item_size
         way, shape = index.way(stage, name), index.full_shape(stage, like)
         refusal = self._why_refused(stage)
         if way is None or shape is None or refusal is not None:
@@ -198,22 +198,19 @@ class WholeParameters:
             # Where all holders agree, there is nothing to settle; else each region is settled for itself.
             wanted = shape_at(way.layout, way.cell(rank), like)
             settled = self.settlement.settle_region(rank, wanted)
-            own = own or self._differs(settled, name)
+            own = own or (settled.tolerated and len(self._digests(settled.ranks, name)) > 1)
             regions += self._held(settled)
             missing += settled.missing
-            if settled.disputed and settled.problem is not None:
+            if settled.disputed:
                 self.disputes.append(f"{name!r}: {settled.problem}")
-        doubted = tuple(clean) if not all(clean) or self._mixed(stage) else ()
-        key: object = (stage, way.number, like.shape, like.dtype, doubted)
-        if key not in self._shared or regions:  # parameters that are cut and held alike share one tuple of regions
+        key = (stage, way.number, like.shape, like.dtype, tuple(clean), tuple(regions))
+        if key not in self._shared:  # parameters that are cut and held alike share one tuple of regions
             boxes = [
                 HeldRegion(box, self._best(holders))
                 for rank, holders in zip(self._parts_of(way, stage), clean, strict=True)
                 if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
             ]
-            made = tuple(boxes + regions)
-            self._shared.setdefault(key if not regions else made, made)
-            key = key if not regions else made
+            self._shared[key] = tuple(boxes + regions)
         return WholeParameter(
             name=name,
             dtype=like.dtype,
@@ -223,9 +220,6 @@ class WholeParameters:
             missing=tuple(missing),
             own=own,
         )
-
-    def _mixed(self, stage: int) -> bool:
-        return len(self.index.kinds[stage]) > 1
 
     def _parts_of(self, way: Way, stage: int) -> list[int]:
         """Return the first rank that holds each part of a way of cutting, in the order of the parts."""
@@ -244,11 +238,13 @@ class WholeParameters:
         if set(listing.values()) != {shape_at(way.layout, cell, like)}:
             return ()
         holders = tuple(listing)
-        digests = {index.digest(rank, name) for rank in holders} - {None}
-        return holders if len(digests) < 2 and self.settlement.contradicted(rank, like, holders) is None else ()
+        if len(self._digests(holders, name)) > 1 or self.settlement.contradicted(rank, like, holders) is not None:
+            return ()
+        return holders
 
-    def _differs(self, settled: Settled, name: str) -> bool:
-        return settled.tolerated and len({self.index.digest(rank, name) for rank in settled.ranks} - {None}) > 1
+    def _digests(self, ranks: Iterable[int], name: str) -> set[str | None]:
+        """Return the contents of a parameter that are known of some ranks."""
+        return {self.index.digest(rank, name) for rank in ranks} - {None}
 
     def _held(self, settled: Settled) -> Iterator[HeldRegion]:
         if settled.region is not None and settled.ranks:
@@ -277,8 +273,7 @@ class WholeParameters:
             if mine is None or not mine.holders or not region.holders:
                 continue
             firsts = (mine.holders[0], region.holders[0])
-            digests = {self.index.digest(rank, whole.name) for rank in firsts} - {None}
-            if len(digests) > 1:
+            if len(self._digests(firsts, whole.name)) > 1:
                 why = "pipeline stages hold different contents of it, and nothing settles which is right"
                 self.disputes.append(f"{whole.name!r}: {why}")
                 size = prod(whole.shape) * whole.item_size
@@ -319,7 +314,7 @@ class WholeParameters:
         like = next(iter(lists))
         ranks = sorted(rank for ranks_of in lists.values() for rank in ranks_of)
         own = index.may_differ(name, ranks)
-        digests = {index.digest(rank, name) for rank in ranks} - {None}
+        digests = self._digests(ranks, name)
         why = None
         # Without a layout it is whole only if nothing speaks for a cut: each reason that does refuses it.
         if len(lists) > 1:
@@ -342,7 +337,7 @@ class WholeParameters:
             name=name,
             dtype=like.dtype,
             shape=like.shape,
-            item_size=like.nbytes // (prod(like.shape) or 1),
+            item_size=like.item_size,
             regions=(HeldRegion(box, holders if differs else self._best(ranks)),),
             cut=False,
             stages=frozenset(stages),
@@ -362,7 +357,7 @@ class WholeParameters:
         if stage in index.stages.layouts:
             return self._why_refused(stage)
         ranks = index.stages.ranks(stage) if index.stages.devices else range(self.facts.world.ranks)
-        if len(ranks) == 1 or set(ranks) <= set(self.facts.groups.of(ranks[0])):
+        if set(ranks) <= set(self.facts.groups.of(ranks[0])):
             return None
         return index.stages.why_unknown(ranks[0])
 
@@ -398,7 +393,7 @@ def lost_parameter(name: str, why: str, like: Parameter | None = None) -> WholeP
         name=name,
         dtype=like.dtype if like is not None else "",
         shape=like.shape if like is not None else (),
-        item_size=like.nbytes // (prod(like.shape) or 1) if like is not None else 1,
+        item_size=like.item_size if like is not None else 1,
         regions=(),
         missing=(gone,),
         known=False,
