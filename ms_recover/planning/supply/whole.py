@@ -77,7 +77,7 @@ class WholeParameters:
         self.index, self.settlement = supply.index, supply.settlement
         self.disputes: list[str] = []
         self._lists = lost_lists(supply.index)
-        self._shared: dict[tuple[object, ...], tuple[HeldRegion, ...]] = {}
+        self._shared: dict[tuple[HeldRegion, ...], tuple[HeldRegion, ...]] = {}
         self._parts: dict[int, list[int]] = {}
         self._refusals: dict[int, str | None] = {}
 
@@ -98,9 +98,7 @@ class WholeParameters:
         wholes: dict[str, WholeParameter] = {}
         for name in merge_orders(dict.fromkeys(orders)):
             if name in named:
-                made = self._cut(name, gone[name])
-                if made is not None:
-                    wholes[name] = made
+                wholes[name] = self._cut(name, gone[name])
             else:
                 wholes[name] = self._uncut(name, gone[name])
         for stage, rank in sorted(self._lists.unknown.items()):
@@ -146,15 +144,15 @@ class WholeParameters:
 
     # parameters with a layout
 
-    def _cut(self, name: str, stated: Mapping[int, Parameter]) -> WholeParameter | None:
+    def _cut(self, name: str, stated: Mapping[int, Parameter]) -> WholeParameter:
         """Return a parameter that strategy files name; stages that name it and hold the same go together."""
         index = self.index
         owners = [stage for stage, layouts in sorted(index.stages.layouts.items()) if name in layouts]
         stages = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
         if not stages:
             like = next(iter(stated.values()), None)
-            if like is None:
-                return None
+            if like is None:  # slices of other stages alone list it
+                return self._uncut(name, stated)
             return self._lost(name, owners[0], like)
         wholes = [self._cut_in(stage, name) for stage in stages]
         first, *others = wholes
@@ -189,34 +187,20 @@ class WholeParameters:
         regions: list[HeldRegion] = []
         missing: list[MissingRegion] = []
         own = False
-        clean: list[tuple[int, ...]] = []
         for rank in self._parts_of(way, stage):
-            holders = self._agreeing(way, rank, like)
-            clean.append(holders)
-            if holders:
-                continue
-            # Where all holders agree, there is nothing to settle; else each region is settled for itself.
-            wanted = shape_at(way.layout, way.cell(rank), like)
-            settled = self.settlement.settle_region(rank, wanted)
+            settled = self.settlement.settle_region(rank, shape_at(way.layout, way.cell(rank), like))
             own = own or (settled.tolerated and len(self._digests(settled.ranks, name)) > 1)
             regions += self._held(settled)
             missing += settled.missing
             if settled.disputed:
                 self.disputes.append(f"{name!r}: {settled.problem}")
-        key = (stage, way.number, like.shape, like.dtype, tuple(clean), tuple(regions))
-        if key not in self._shared:  # parameters that are cut and held alike share one tuple of regions
-            boxes = [
-                HeldRegion(box, self._best(holders))
-                for rank, holders in zip(self._parts_of(way, stage), clean, strict=True)
-                if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
-            ]
-            self._shared[key] = tuple(boxes + regions)
+        held = tuple(regions)  # parameters that are cut and held alike share one tuple of regions
         return WholeParameter(
             name=name,
             dtype=like.dtype,
             shape=shape,
             item_size=item,
-            regions=self._shared[key],
+            regions=self._shared.setdefault(held, held),
             missing=tuple(missing),
             own=own,
         )
@@ -230,18 +214,6 @@ class WholeParameters:
             self._parts[way.number] = [first[part] for part in sorted(first)]
         return self._parts[way.number]
 
-    def _agreeing(self, way: Way, rank: int, like: Parameter) -> tuple[int, ...]:
-        """Return the ranks that hold the part of a rank, all with equal contents; nothing where it is not so simple."""
-        index, name, cell = self.index, like.name, way.cell(rank)
-        every = ((rank, index.find(rank, name)) for rank in way.holders.get(cell.index, ()))
-        listing = {rank: parameter for rank, parameter in every if parameter is not None}
-        if set(listing.values()) != {shape_at(way.layout, cell, like)}:
-            return ()
-        holders = tuple(listing)
-        if len(self._digests(holders, name)) > 1 or self.settlement.contradicted(rank, like, holders) is not None:
-            return ()
-        return holders
-
     def _digests(self, ranks: Iterable[int], name: str) -> set[str | None]:
         """Return the contents of a parameter that are known of some ranks."""
         return {self.index.digest(rank, name) for rank in ranks} - {None}
@@ -254,11 +226,7 @@ class WholeParameters:
 
     def _best(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the best holders: sound slices first, then the lowest rank."""
-        return tuple(sorted(self._able(ranks), key=lambda rank: (not self.index.is_sound(rank), rank))[:_MOST_HOLDERS])
-
-    def _able(self, ranks: Iterable[int]) -> Iterator[int]:
-        """Yield the ranks with a slice that can be read."""
-        return (rank for rank in ranks if self.index.slices[rank].file.encryption is None)
+        return tuple(sorted(ranks, key=lambda rank: (not self.index.is_sound(rank), rank))[:_MOST_HOLDERS])
 
     def _joined(self, whole: WholeParameter, other: WholeParameter) -> WholeParameter:
         """Join what two stages hold of one parameter; where they hold the same region, it must be equal."""
@@ -270,7 +238,7 @@ class WholeParameters:
         known = {region.box: region for region in whole.regions}
         for region in other.regions:
             mine = known.get(region.box)
-            if mine is None or not mine.holders or not region.holders:
+            if mine is None:
                 continue
             firsts = (mine.holders[0], region.holders[0])
             if len(self._digests(firsts, whole.name)) > 1:
@@ -332,13 +300,12 @@ class WholeParameters:
             return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
         box = tuple((0, size) for size in like.shape)
         differs = own and len(digests) > 1
-        holders = tuple(self._able(ranks))
         return WholeParameter(
             name=name,
             dtype=like.dtype,
             shape=like.shape,
             item_size=like.item_size,
-            regions=(HeldRegion(box, holders if differs else self._best(ranks)),),
+            regions=(HeldRegion(box, tuple(ranks) if differs else self._best(ranks)),),
             cut=False,
             stages=frozenset(stages),
             own=differs,
@@ -381,7 +348,7 @@ def _overlaps(whole: WholeParameter, other: WholeParameter) -> Iterator[Overlap]
     for mine in whole.regions:
         for number in grid.near(mine.box):
             region = other.regions[number]
-            if mine.holders and region.holders and mine.box != region.box and intersect(mine.box, region.box):
+            if mine.box != region.box and intersect(mine.box, region.box):
                 yield Overlap(whole.name, whole.dtype, whole.item_size, mine, region)
 
 

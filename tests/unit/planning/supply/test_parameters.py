@@ -42,27 +42,37 @@ def of(name, shape=None):
     return Parameter(name, "Int8", shape, size(shape))
 
 
-def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
+def index_of(slices, layouts=(CUT, WHOLE), **how):
     """Return the index of slices as `supply_of_slices` takes them."""
-    return supply_of_slices(
-        slices, layouts, stages=stages, known=known, judgements=judgements, world=world, orphans=orphans
-    ).index
+    return supply_of_slices(slices, layouts, **how).index
 
 
-def supply_of_slices(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
-    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived.
+def supply_of_slices(
+    slices,
+    layouts=(CUT, WHOLE),
+    *,
+    stages=(0, 1),
+    known=None,
+    judgements=(),
+    world=4,
+    orphans=(),
+    lists=None,
+    ranks=None,
+    devices=2,
+    **options,
+):
+    """Return what slices can give; `stages`, of two ranks or `devices`, are those whose strategy file survived.
 
-    Of several stages that are cut differently `layouts` has those of each.
+    Of several stages that are cut differently `layouts` has those of each. `lists` are rank lists, and `ranks` those
+    with a directory.
     """
     by_stage = layouts if isinstance(layouts, dict) else dict.fromkeys(stages, layouts)
-    files = tuple(
-        StrategyFile(
-            2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(by_stage[stage])), "s"
-        )
-        for stage in stages
-    )
-    inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
-    facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
+    files = []
+    for stage in stages:
+        rank, strategy = devices * stage, Strategy((stage,), 1, tuple(by_stage[stage]))
+        files.append(StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", strategy, "s"))
+    inventory = replace(tree(slices, lists or {}, ranks), strategy_files=tuple(files), orphans=tuple(orphans))
+    facts = gather_facts(inventory, PlanOptions(world_size=world, **options), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
     return Supply.of(facts, judgement)
