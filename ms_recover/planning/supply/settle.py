@@ -98,9 +98,7 @@ class Settlement:
         if rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
             return settled
         left = tuple(giver for giver in settled.ranks if parameter.name not in self._differing(rank, giver))
-        if len(left) == len(settled.ranks):
-            return settled
-        if left:
+        if left or not settled.ranks:
             return replace(settled, ranks=left)
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
         return _nobody(settled, parameter, problem, disputed=True)
@@ -112,12 +110,10 @@ class Settlement:
         if stated is None or settled.tolerated:
             return settled
         left = tuple(giver for giver in ranks if giver == rank or self.index.digest(giver, name) in (None, stated))
-        if len(left) == len(ranks):
-            return settled
-        if not left and self.index.may_differ(name, ranks):
-            return replace(settled, tolerated=True)
-        if left:
+        if left or not ranks:
             return replace(settled, ranks=left)
+        if self.index.may_differ(name, ranks):
+            return replace(settled, tolerated=True)
         problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
         return _nobody(settled, parameter, problem)
 
@@ -179,9 +175,8 @@ class Settlement:
         if number not in self._lost:
             by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for peer in index.stages.ranks(stage) if way is not None else range(facts.world.ranks):
-                if not index.is_sound(peer) and (
-                    self._stated_of(peer) or any(peer in by_rank for by_rank in facts.steps.values())
-                ):
+                left = self._stated_of(peer) or any(facts.at(step, peer) for step in facts.steps)
+                if left and not index.is_sound(peer):
                     by_part[way.cell(peer).index if way is not None else ()].append(peer)
             self._lost[number] = by_part
         return self._lost[number].get(way.cell(rank).index if way is not None else (), ())
@@ -268,9 +263,11 @@ class Settlement:
             return None
         if key not in self._doubts:
             unlike, alike = self._compare_cells(way, name)
-            tied = bool(unlike) and len(unlike) == alike
+            tied = len(unlike) == alike
             self._doubts[key] = None
-            if len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name))):
+            if unlike and (
+                len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name)))
+            ):
                 first, other = unlike[0]
                 self._doubts[key] = (
                     f"by the layouts in {index.stages.paths[stage]} ranks {first} and {other} hold the same of it, but "
@@ -336,7 +333,7 @@ class Settlement:
         That is at this step or the nearest other one, where there are such.
         """
         facts, step = self.index.facts, self.index.judgement.step
-        for other in sorted(facts.steps, key=lambda at: (at == step, at < step, at), reverse=True):
+        for other in sorted(facts.steps, key=lambda at: (at <= step, at), reverse=True):
             cells: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
             for rank in facts.stages.ranks(stage):
                 slices = (slice_ for slice_ in facts.at(other, rank) if self._is_witness(slice_))

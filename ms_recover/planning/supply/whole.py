@@ -77,7 +77,7 @@ class WholeParameters:
         self.index, self.settlement = supply.index, supply.settlement
         self.disputes: list[str] = []
         self._lists = lost_lists(supply.index)
-        self._shared: dict[tuple[HeldRegion, ...], tuple[HeldRegion, ...]] = {}
+        self._shared: dict[tuple[object, ...], tuple[HeldRegion, ...]] = {}
         self._parts: dict[int, list[int]] = {}
         self._refusals: dict[int, str | None] = {}
 
@@ -194,13 +194,14 @@ class WholeParameters:
             missing += settled.missing
             if settled.disputed:
                 self.disputes.append(f"{name!r}: {settled.problem}")
-        held = tuple(regions)  # parameters that are cut and held alike share one tuple of regions
+        # Parameters that are cut and held alike share one tuple of regions, so that they are transferred together.
+        shared = self._shared.setdefault((stage, way.number, *regions), tuple(regions))
         return WholeParameter(
             name=name,
             dtype=like.dtype,
             shape=shape,
             item_size=item,
-            regions=self._shared.setdefault(held, held),
+            regions=shared,
             missing=tuple(missing),
             own=own,
         )

@@ -278,6 +278,15 @@ def test_what_lost_slices_stated_otherwise_is_not_given_by_those_that_are_left()
     assert given(free["w"]) == {UPPER: (0,), LOWER: (1, 3)}
 
 
+def test_a_lost_slice_contradicts_its_own_stage_alone_unless_there_is_no_layout():
+    slices = everyone(2)
+    odd = left_by(2, contents={"w": "odd", "bias": "odd", "local": "odd"})
+    found = wholes(slices, known=values(slices, {}), orphans=[odd]).parameters()
+    assert given(found["w"]) == {UPPER: (0,), LOWER: (1,)}
+    assert given(found["bias"]) == {((0, 3),): (0, 1)}
+    assert found["local"].regions == ()
+
+
 def test_a_parameter_is_the_own_value_of_each_rank_only_where_the_values_differ():
     """Both ``w``, which layouts cut, and ``local`` may differ; each holder of a differing ``local`` is named."""
     slices = everyone()
