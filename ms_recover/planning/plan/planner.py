@@ -282,7 +282,7 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
     for step, ranks in facts.steps.items():
         for rank, slices in ranks.items():
             for files in facts.positions.apart([slice_.file for slice_ in slices]) if len(slices) > 1 else ():
-                for alike in facts.names.split(files) if len(files) > 1 else ():
+                for alike in facts.names.split(files):
                     if len(alike) > 1:
                         paths = list_some(file.path for file in alike)
                         text = f"rank {rank} has {len(alike)} slices for step {step}: {paths}"
