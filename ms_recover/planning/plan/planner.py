@@ -322,8 +322,9 @@ def plan_strategy_files(
     writes = []
     for rank, folder in sorted(folders.items()):
         lenders = ((file, _target_like(file, rank, folder)) for file in files if _may_lend(facts, file, rank))
-        source, target = next(((file, path) for file, path in lenders if path is not None), (None, None))
-        if source is not None and target is not None and target not in have:
+        lent = next(((file, path) for file, path in lenders if path is not None), None)
+        if lent is not None and lent[1] not in have:
+            source, target = lent
             writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
     return tuple(writes)
 

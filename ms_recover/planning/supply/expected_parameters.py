@@ -186,7 +186,7 @@ def _shown(index: ParameterIndex, rank: int) -> SliceFile | None:
     """Return a damaged slice of a rank that shows parameters."""
     run = index.judgement.run
     files = (slice_.file for slice_ in index.facts.at(index.judgement.step, rank) if rank not in index.facts.lost)
-    shown = (file for file in files if file.parameters and file.encryption is None)
+    shown = (file for file in files if file.parameters)  # an encrypted one shows none
     return next((file for file in shown if run.why_foreign(file) is None), None)
 
 

@@ -3,13 +3,14 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.errors import MissingInputError, UsageError
-from ms_recover.model.inventory import GroupFile, Inventory, RankPath, StrategyFile, UnhealthySlice
+from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SeenEvidence, StrategyFile, UnhealthySlice
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import GroupWrite
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.choice import assess_step
 from ms_recover.planning.plan.planner import (
+    hints_for,
     judge_every_step,
     judge_step_of,
     number_groups,
@@ -389,3 +390,19 @@ def test_a_strategy_file_comes_back_beside_the_slice_or_in_the_folder_of_all(len
     assert [(write.rank, write.target, write.source_rank) for write in writes] == (
         [(0, target, 1)] if target is not None else []
     )
+
+
+@pytest.mark.parametrize(("count", "files"), [(1, "lists/a.pb"), (3, "3 files such as lists/a.pb")])
+def test_evidence_that_was_seen_and_not_used_is_named_with_its_option(count, files):
+    seen = SeenEvidence(option="--group-info 'lists/a.pb'", example="lists/a.pb", count=count)
+    planned = make_planned(replace(tree(whole(4), {}), seen=(seen,)), PlanOptions(world_size=4))
+    assert hints_for(planned.facts) == (f"{files} may state which ranks hold the same: add --group-info 'lists/a.pb'",)
+
+
+def test_a_strategy_file_that_cannot_be_read_is_not_replaced():
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    files = (StrategyFile(1, "ckpt_dir1/strategy.ckpt", Strategy((0,), 1, layouts), "s"),)
+    inventory = replace(tree(whole(4), {}), strategy_files=files, notes=(Note("ckpt_dir0/strategy.ckpt", "cut off"),))
+    facts = make_planned(inventory, PlanOptions(world_size=4)).facts
+    lists_of = [GroupWrite(rank, f"ckpt_dir{rank}/group_info.pb", (0, 2)) for rank in (0, 2)]
+    assert [write.rank for write in plan_strategy_files(facts, (), lists_of)] == [2]

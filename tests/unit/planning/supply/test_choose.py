@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import Note, OrphanManifest, StrategyFile
+from ms_recover.model.inventory import Note, OrphanManifest, RankPath, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
@@ -267,7 +267,7 @@ def test_where_rank_lists_and_layouts_contradict_each_other_the_reason_says_what
     assert (
         ": name the right rank lists with --group-info, or remove the strategy file if it is of another job" in reason
     )
-    assert ("nobody of its group [0, 2] has a sound slice" in reason) == (len(group) == 4)
+    assert ("nobody of its group" in reason) == (len(group) == 4)
 
 
 def left_by_rank_0(*parts):
@@ -305,3 +305,10 @@ def test_a_slice_that_differs_and_is_kept_gives_nothing():
     assert "nobody of its group [0, 2] has a sound slice (rank 2 differs, rank 0 missing)" in found.ranks[0].reason
     assert (found.ranks[2].verdict, found.actions) == ("keep", ())
     assert [text.partition(":")[0] for text in found.kept] == ["rank 2, ckpt_dir2/test-2_8.ckpt"]
+
+
+def test_no_copy_is_put_beside_a_whole_slice_of_the_other_format():
+    other = replace(slice_file(0), place=RankPath(("ckpt_dir", "/test-2_8.safetensors")))
+    found = choose([*plain(0), other], lost=frozenset((0,)))
+    assert found.actions == ()
+    assert "ckpt_dir0/test-2_8.safetensors is whole, and ckpt_dir2/test-2_8.ckpt is " in found.ranks[0].reason
