@@ -300,6 +300,4 @@ class ParameterIndex:
 
 def _first_near(rank: int, ranks: Sequence[int]) -> int:
     """Return where the cut-out of the ranks around a rank begins; 0 where all are compared."""
-    if len(ranks) <= MOST_COMPARED:
-        return 0
-    return min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)
+    return max(0, min(bisect(ranks, rank) - MOST_COMPARED // 2, len(ranks) - MOST_COMPARED))

@@ -322,3 +322,17 @@ def test_a_path_may_be_as_long_as_the_system_takes():
 
     assert found(4095) is None
     assert found(4096).kind == "name"
+
+
+def test_a_slice_that_is_set_aside_when_it_is_replaced_stays():
+    plan = make_plan(tree([slice_file(rank) for rank in range(1, 4)], pairs(4)), PlanOptions(quick=True))
+    (action,) = plan.actions
+    for aside in (None, f"ckpt_dir0/{NAME}.outvoted"):
+        (target,) = targets_of(replace(plan, actions=(replace(action, set_aside=aside),), group_files=()))
+        assert (target.rank, target.kept, target.bytes) == (0, aside is not None, 100)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 slice is to be written"), (2, "2 slices are to be written")])
+def test_the_reason_counts_the_slices_that_find_no_room(count, words):
+    found = judged([target_of(rank) for rank in range(count)], places_of(*range(count), disk=DiskFacts(free=0)))
+    assert words in found.obstacles[0].reason
