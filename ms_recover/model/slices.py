@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ms_recover.model.units import Count, Size
 
@@ -39,6 +40,11 @@ class Parameter:
     def is_counter(self) -> bool:
         """Whether it is a single number, as steps, rates and scales are: all ranks have it alike, unless it is cut."""
         return self.shape in ((), (1,))
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of one element; 0 where there are none."""
+        return self.nbytes // max(prod(self.shape), 1)
 
 
 class ParameterList(tuple[Parameter, ...]):

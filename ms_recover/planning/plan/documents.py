@@ -24,17 +24,17 @@ def check_documents(inventory: Inventory, step: Step | None, parts: Iterable[Ver
     """Return what is wrong with the documents of a tree, or of one step, and with the tracker; nothing elsewhere."""
     notes: list[Note] = []
     wrong = {check.step for part in parts for check in part.checks if check.status != "sound"}
-    for one in inventory.iterations:
-        if step in (None, one.step):
-            files = listed_files(inventory.slices, one.step)
+    for iteration in inventory.iterations:
+        if step in (None, iteration.step):
+            files = listed_files(inventory.slices, iteration.step)
             for path, problem in (
-                (one.metadata.path, metadata_problem(one, files)),
-                (one.common.path, common_problem(one)),
+                (iteration.metadata.path, metadata_problem(iteration, files)),
+                (iteration.common.path, common_problem(iteration)),
             ):
                 notes += [Note(path, problem)] if problem else []
     tracker = inventory.tracker
     if tracker is not None and step is None:
-        complete = {one.step.step: one.step not in wrong for one in inventory.iterations}
+        complete = {iteration.step.step: iteration.step not in wrong for iteration in inventory.iterations}
         problem = tracker.problem or compare_tracker(tracker.value, complete)
         notes += [Note(tracker.path, problem)] if problem else []
     return tuple(notes)
@@ -61,16 +61,16 @@ def metadata_problem(iteration: Iteration, files: Mapping[str, ListedFile]) -> s
         names = (weights_name(name) for name in files)
         alone = max((name.file_count for name in names if name is not None), default=0) == 1
         return None if alone or not files else "is missing: MindFormers cannot load several ranks without it"
-    findings = [one for one in compare_files(document.value, files) if one.kind not in _ABOUT_FILES]
-    unnamed = [one for one in findings if one.kind in ("file not named", "other count")]
+    findings = [finding for finding in compare_files(document.value, files) if finding.kind not in _ABOUT_FILES]
+    unnamed = [finding for finding in findings if finding.kind in ("file not named", "other count")]
     if unnamed:
         more = f"; and {len(unnamed) - 1} more files" if len(unnamed) > 1 else ""
         return f"{unnamed[0].file}: {unnamed[0].words}{more}"
-    odd = Counter(_kind(one.file) for one in {one.file: one for one in findings}.values())
+    odd = Counter(_kind(finding.file) for finding in {finding.file: finding for finding in findings}.values())
     sound = Counter(_kind(name) for name, file in files.items() if not file.problem)
     for kind, count in odd.items():
         if 2 * count > sound[kind]:
-            first = next(one for one in findings if _kind(one.file) == kind)
+            first = next(finding for finding in findings if _kind(finding.file) == kind)
             return f"{count} of {sound[kind]} files contradict it: {first.file}: {first.words}"
     return None
 
@@ -87,7 +87,8 @@ def common_problem(iteration: Iteration) -> str | None:
         return document.problem
     if document.value is None:
         return "is missing: MindFormers does not resume training without it"
-    return next((one.words for one in compare_common(document.value, iteration.step.step, iteration.global_step)), None)
+    findings = compare_common(document.value, iteration.step.step, iteration.global_step)
+    return next((finding.words for finding in findings), None)
 
 
 def plan_documents(inventory: Inventory, step: Step, *, chosen: bool) -> tuple[tuple[DocumentWrite, ...], list[str]]:
@@ -95,7 +96,7 @@ def plan_documents(inventory: Inventory, step: Step, *, chosen: bool) -> tuple[t
 
     A step that the operator has `chosen` is written into the tracker in any case.
     """
-    iteration = next(one for one in inventory.iterations if one.step == step)
+    iteration = next(iteration for iteration in inventory.iterations if iteration.step == step)
     writes: list[DocumentWrite] = []
     warnings: list[str] = []
     files = listed_files(inventory.slices, step)
@@ -137,18 +138,18 @@ def _rebuild_metadata(
 
 def _strategy_files(inventory: Inventory) -> dict[int, StrategyFile]:
     """Return a strategy file of each pipeline stage by its first rank; none at all where two of one stage differ."""
-    found: dict[int, StrategyFile] = {}
+    files: dict[int, StrategyFile] = {}
     for file in inventory.strategy_files:
         first = file.rank - file.rank % max(file.devices_per_stage, 1)
-        if found.setdefault(first, file).strategy.layouts != file.strategy.layouts:
+        if files.setdefault(first, file).strategy.layouts != file.strategy.layouts:
             return {}
-    return found
+    return files
 
 
 def _rebuild_common(
     inventory: Inventory, iteration: Iteration, files: Mapping[str, ListedFile], problem: str
 ) -> DocumentWrite | str:
-    others = {one.step.step: one.common.value for one in inventory.iterations if one is not iteration}
+    others = {other.step.step: other.common.value for other in inventory.iterations if other is not iteration}
     known = {number: common for number, common in others.items() if common is not None}
     made = rebuild_common(iteration.step.step, known, global_step=iteration.global_step)
     if made.common is None:
@@ -185,13 +186,13 @@ def _write_tracker(inventory: Inventory, step: Step, *, chosen: bool) -> tuple[l
     return [_write(tracker.path, tracker.state, step.step, problem, [("the iteration", "this plan")])], []
 
 
-def _is_later(inventory: Inventory, one: Step, other: Step) -> bool:
+def _is_later(inventory: Inventory, step: Step, other: Step) -> bool:
     """Whether all files of one iteration were written after all files of another."""
-    ours = [file.mtime_ns for file in inventory.slices if file.step == one]
+    ours = [file.mtime_ns for file in inventory.slices if file.step == step]
     theirs = [file.mtime_ns for file in inventory.slices if file.step == other]
-    return bool(ours and theirs) and one < other and min(ours) > max(theirs)
+    return bool(ours and theirs) and step < other and min(ours) > max(theirs)
 
 
 def _nearest(inventory: Inventory, step: Step) -> Sequence[Iteration]:
-    others = (one for one in inventory.iterations if one.step != step)
-    return sorted(others, key=lambda one: (one.step > step, abs(one.step.step - step.step)))
+    others = (iteration for iteration in inventory.iterations if iteration.step != step)
+    return sorted(others, key=lambda iteration: (iteration.step > step, abs(iteration.step.step - step.step)))

@@ -28,7 +28,7 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
     check_rank(rank, planned.facts.world)
     step = planned.plan.considered
     assert step is not None  # plans of trees are of a step
-    return join_explanations([_explain_rank(one.supply, step, rank) for one in planned.step.parts])
+    return join_explanations([_explain_rank(part.supply, step, rank) for part in planned.step.parts])
 
 
 def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
@@ -56,14 +56,11 @@ def _explain_rank(supply: Supply, step: Step, rank: int) -> Explanation:
 
 def join_explanations(parts: Sequence[Explanation]) -> Explanation:
     """Return the explanation of a slice that lies in several files, the parts."""
-    first, *others = parts
-    if not others:
-        return first
-    problems = [one.problem for one in parts if one.problem is not None]
+    problems = [part.problem for part in parts if part.problem is not None]
     return replace(
-        first,
-        parameters=tuple(item for one in parts for item in one.parameters),
-        layouts=next((one.layouts for one in parts if one.layouts is not None), None),
+        parts[0],
+        parameters=tuple(item for part in parts for item in part.parameters),
+        layouts=next((part.layouts for part in parts if part.layouts is not None), None),
         problem="; ".join(dict.fromkeys(problems)) if len(problems) == len(parts) else None,
     )
 
@@ -73,9 +70,9 @@ def find_complete_slice(supply: Supply, rank: int) -> Composition:
 
     Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it.
     """
-    found = complete_slice(supply, rank)
+    composed = complete_slice(supply, rank)
     differ = next(iter(supply.judgement.disagreements.values()), None)
-    return found if found.action is not None else replace(found, dispute=found.dispute or differ)
+    return composed if composed.action is not None else replace(composed, dispute=composed.dispute or differ)
 
 
 def judge_complete(
@@ -92,11 +89,11 @@ def judge_complete(
     for compared in parts:
         check_rank(rank, compared.facts.world)
         every.append(find_complete_slice(supply_of(compared, step, run), rank))
-    actions = tuple(found.action for found in every if isinstance(found.action, ComposeAction))
-    lacking = [found for found in every if not isinstance(found.action, ComposeAction)]
+    actions = tuple(composed.action for composed in every if isinstance(composed.action, ComposeAction))
+    lacking = [composed for composed in every if not isinstance(composed.action, ComposeAction)]
     if lacking:  # a file that nobody holds does not hide that replicas of another differ
-        reasons = "; ".join(dict.fromkeys(found.reason for found in lacking))
-        disputed = any(found.dispute is not None for found in lacking)
+        reasons = "; ".join(dict.fromkeys(composed.reason for composed in lacking))
+        disputed = any(composed.dispute is not None for composed in lacking)
         return Judged(step=step, run=run, value=(), why=reasons, disputed=disputed)
     why = None if len(actions) == wanted else "not all of its files are there"
     return Judged(step=step, run=run, value=actions, why=why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import FormatError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
@@ -102,17 +102,13 @@ def code_of(plan: Plan) -> int:
 def targets_of(plan: Plan) -> list[Target]:
     """Return the files that a plan writes, in the order in which it does."""
     targets = [_of_action(action) for wave in waves_of(plan.actions) for action in wave]
-    targets += [Target(rank=one.rank, path=one.target, any_file=True) for one in plan.group_files]
-    targets += [Target(rank=one.rank, path=one.target, any_file=True) for one in plan.meta_files]
-    targets += [Target(rank=one.rank, path=one.target, any_file=True) for one in plan.strategy_files]
-    targets += [
-        Target(rank=one.rank, path=one.path, suffix=SUPERSEDED_SUFFIX + MANIFEST_SUFFIX, renamed=True)
-        for one in plan.set_aside
-    ]
-    return [
-        *targets,
-        *(Target(rank=None, path=one.target, replaces=one.replaces, plain=True) for one in plan.documents),
-    ]
+    targets += [Target(rank=write.rank, path=write.target, any_file=True) for write in plan.group_files]
+    targets += [Target(rank=write.rank, path=write.target, any_file=True) for write in plan.meta_files]
+    targets += [Target(rank=write.rank, path=write.target, any_file=True) for write in plan.strategy_files]
+    aside = SUPERSEDED_SUFFIX + MANIFEST_SUFFIX
+    targets += [Target(rank=given.rank, path=given.path, suffix=aside, renamed=True) for given in plan.set_aside]
+    targets += [Target(rank=None, path=last.target, replaces=last.replaces, plain=True) for last in plan.documents]
+    return targets
 
 
 def _of_action(action: Action) -> Target:
@@ -133,7 +129,7 @@ def copies_of(plan: Plan) -> list[tuple[str, str]]:
 
 def other_folders(plan: Plan) -> set[str]:
     """Return the directories of the slices that a plan keeps or reads."""
-    paths = {verdict.path for one in plan.ranks for verdict in one.files if verdict.path is not None}
+    paths = {verdict.path for rank in plan.ranks for verdict in rank.files if verdict.path is not None}
     return {posixpath.dirname(path) for path in paths}
 
 
@@ -158,18 +154,18 @@ def judge_places(plan: Plan, targets: Sequence[Target], places: Places, *, just_
 
     In one that was `just_made` nothing under a target's name can be what the plan itself wrote.
     """
-    found: dict[str, Obstacle] = {}
+    obstacles: dict[str, Obstacle] = {}
     for target in targets:
         obstacle = obstacle_of(target, places, plan.follow)
         if obstacle is None and just_made:
             obstacle = _unseen(target, places)
         if obstacle is not None:
-            found[target.path] = obstacle
+            obstacles[target.path] = obstacle
     for obstacle in _in_one_place(plan, targets, places):
-        found.setdefault(obstacle.path, obstacle)
-    full, one_at_a_time = _without_room([one for one in targets if one.path not in found], places)
-    found |= {obstacle.path: obstacle for obstacle in full}
-    return Judged(tuple(found[one.path] for one in targets if one.path in found), one_at_a_time)
+        obstacles.setdefault(obstacle.path, obstacle)
+    full, one_at_a_time = _without_room([target for target in targets if target.path not in obstacles], places)
+    obstacles |= {obstacle.path: obstacle for obstacle in full}
+    return Judged(tuple(obstacles[target.path] for target in targets if target.path in obstacles), one_at_a_time)
 
 
 def obstacle_of(target: Target, places: Places, follow: Sequence[str] = ()) -> Obstacle | None:
@@ -215,7 +211,7 @@ def _elsewhere(
     path = posixpath.dirname(target.path) or "."
     inside = _below(folder.real, places.real_root)
     if inside is None:
-        followed = next((one for one in follow if _below(folder.real, one) is not None), None)
+        followed = next((top for top in follow if _below(folder.real, top) is not None), None)
         if followed is None:
             wanted = folder_to_follow(folder.real)
             yield (
@@ -232,6 +228,7 @@ def _elsewhere(
         vague = folder.real != posixpath.normpath(posixpath.join(places.real_root, path))
     if target.rank is None:
         return
+    # What a link takes into another rank's directory would count as that rank's.
     for other in ranks_in_folders(inside, vague=vague):
         if other != str(target.rank):
             yield (
@@ -287,16 +284,16 @@ def _encoded(name: str) -> bytes:
 
 
 def _in_the_way(target: Target, folder: FolderFacts, places: Places) -> Iterator[tuple[ObstacleKind, str]]:
-    there, full = places.targets.get(target.path), posixpath.join(places.root, target.path)
-    if there is None:
+    entry, full = places.targets.get(target.path), posixpath.join(places.root, target.path)
+    if entry is None:
         return
-    if there.kind == "unknown":
-        yield "device", f"{full} cannot be looked at: {there.words}; move it away, then apply"
-    if there.kind in ("folder", "other"):
+    if entry.kind == "unknown":
+        yield "device", f"{full} cannot be looked at: {entry.words}; move it away, then apply"
+    if entry.kind in ("folder", "other"):
         yield "in the way", f"{full} is no file, and in the way of one: move it away, then apply"
-    if there.linked and target.plain:
+    if entry.linked and target.plain:
         yield "in the way", f"{full} is a link: remove it, then apply"
-    if folder.sticky and there.kind is not None and there.foreign:
+    if folder.sticky and entry.kind is not None and entry.foreign:
         yield (
             "denied",
             (
@@ -304,14 +301,14 @@ def _in_the_way(target: Target, folder: FolderFacts, places: Places) -> Iterator
                 f"{places.user}; run as the owner"
             ),
         )
-    if there.blocked_by and not target.renamed:
-        yield "in the way", there.blocked_by
+    if entry.blocked_by and not target.renamed:
+        yield "in the way", entry.blocked_by
 
 
 def _unseen(target: Target, places: Places) -> Obstacle | None:
     """Return the obstacle that a file is which a plan did not see under a slice's name."""
-    there = places.targets.get(target.path)
-    if there is None or there.kind != "file" or target.any_file or target.renamed or target.replaces is not None:
+    entry = places.targets.get(target.path)
+    if entry is None or entry.kind != "file" or target.any_file or target.renamed or target.replaces is not None:
         return None
     full = posixpath.join(places.root, target.path)
     reason = f"{full} is there, and no slice that counts: move it away, then apply"
@@ -320,7 +317,7 @@ def _unseen(target: Target, places: Places) -> Obstacle | None:
 
 def _in_one_place(plan: Plan, targets: Sequence[Target], places: Places) -> Iterator[Obstacle]:
     """Yield the targets that are one file with another rank's, or lie in one: that is written, or kept."""
-    files = {one.path for one in targets}
+    files = {target.path for target in targets}
     inside = {path: above for path in places.folders for above in _and_above(path) if above in files}
     for target in targets:
         folder = posixpath.dirname(target.path)
@@ -331,9 +328,9 @@ def _in_one_place(plan: Plan, targets: Sequence[Target], places: Places) -> Iter
     if not any(folder.linked for folder in places.folders.values()):
         return
     for verdict in plan.ranks:
-        for one in verdict.files:
-            if one.verdict == "keep" and one.path is not None:
-                known.setdefault(_real(one.path, places), (one.rank, one.path))
+        for file in verdict.files:
+            if file.verdict == "keep" and file.path is not None:
+                known.setdefault(_real(file.path, places), (file.rank, file.path))
     for target in targets:
         rank, path = known.setdefault(_real(target.path, places), (target.rank, target.path))
         if path != target.path:
@@ -381,7 +378,7 @@ def _without_room(targets: Sequence[Target], places: Places) -> tuple[list[Obsta
                 f"the file system of {base} has room for {facts.files:,} more files, and {len(wanted)} slices with "
                 "what lies beside them are to be written: remove files there, then apply"
             )
-            obstacles += [Obstacle(rank=one.rank, path=one.path, kind="space", reason=reason) for one in wanted]
+            obstacles += _no_room(wanted, reason)
         elif facts.free is not None:
             full, alone = _beyond(wanted, facts.free, facts.block, places)
             obstacles += full
@@ -391,16 +388,16 @@ def _without_room(targets: Sequence[Target], places: Places) -> tuple[list[Obsta
 
 def _beyond(wanted: Sequence[Target], free: int, block: int, places: Places) -> tuple[list[Obstacle], bool]:
     """Return the slices of one file system that find no room in their order, and whether the others need that order."""
-    needs = {one.path: _need(one, block, places) for one in wanted}
+    needs = {target.path: _need(target, block, places) for target in wanted}
     total, used, together = sum(needs.values()), 0, 0
     beyond = []
-    for one in wanted:
-        there = places.targets.get(one.path)
-        if used + needs[one.path] > free:
-            beyond.append(one)
+    for target in wanted:
+        entry, need = places.targets.get(target.path), needs[target.path]
+        if used + need > free:
+            beyond.append(target)
             continue
-        together += needs[one.path]
-        used += needs[one.path] - (there.freed if there is not None and needs[one.path] and not one.kept else 0)
+        together += need
+        used += need - (entry.freed if entry is not None and need and not target.kept else 0)
     if not beyond:
         return [], together > free
     base = places.folders[posixpath.dirname(wanted[0].path)].base
@@ -409,13 +406,17 @@ def _beyond(wanted: Sequence[Target], free: int, block: int, places: Places) -> 
         f"there is no room on the file system of {base}: {slices} to be written, {total:,} bytes with what lies beside "
         f"them, and {free:,} are free; free {max(total - free, block):,} bytes, then apply"
     )
-    return [Obstacle(rank=one.rank, path=one.path, kind="space", reason=reason) for one in beyond], together > free
+    return _no_room(beyond, reason), together > free
+
+
+def _no_room(targets: Iterable[Target], reason: str) -> list[Obstacle]:
+    return [Obstacle(rank=target.rank, path=target.path, kind="space", reason=reason) for target in targets]
 
 
 def _need(target: Target, block: int, places: Places) -> int:
     """Return the bytes that a slice takes with what lies beside it, until the one that it replaces is gone."""
-    there = places.targets.get(target.path)
-    state = there.state if there is not None else None
+    entry = places.targets.get(target.path)
+    state = entry.state if entry is not None else None
     if state is not None and state != target.replaces and state.bytes == target.bytes:
         return 0  # written before, by this same plan
     size = 0 if target.path in places.shared else -(-target.bytes // block) * block

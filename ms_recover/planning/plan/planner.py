@@ -163,11 +163,11 @@ def make_plan(
 
 
 def _hints(
-    facts: Facts, found: StepAssessment | None, shown: StepAssessment, rejected: Sequence[RejectedStep]
+    facts: Facts, chosen: StepAssessment | None, shown: StepAssessment, rejected: Sequence[RejectedStep]
 ) -> tuple[str, ...]:
     """Return ranks that hold equal bytes, and where a rank has no source the evidence that was seen and not used."""
-    seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
-    lost = None if shown.disagreements else ranks_without_claim(facts, found is not None, rejected)
+    seen = hints_for(facts) if any(step.ranks for step in rejected) else ()
+    lost = None if shown.disagreements else ranks_without_claim(facts, chosen is not None, rejected)
     return (*(equal_ranks(facts, lost) if lost is not None else ()), *seen)
 
 
@@ -198,7 +198,7 @@ def _warnings(
     facts = compared.facts
     texts = [
         *filter(None, [text_of_others_in(facts)]),
-        *texts_of_passed_over(one for one in rejected if one.another_run),
+        *texts_of_passed_over(step for step in rejected if step.another_run),
     ]
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(chosen.step if chosen is not None else _NO_STEP)
@@ -208,7 +208,7 @@ def _warnings(
         return tuple(texts)
     saved = saved_as(facts, chosen.step, run)
     texts += _other_runs(facts, chosen, saved)
-    diverged = sorted({one.rank for one in facts.counted_at(chosen.step) if one.is_nan})
+    diverged = sorted({slice_.rank for slice_ in facts.counted_at(chosen.step) if slice_.is_nan})
     if diverged:
         texts.append(
             f"step {chosen.step}: {NAN_EVERYWHERE} in the slices of {name_ranks(diverged)}: training had diverged "
@@ -239,15 +239,15 @@ def _other_runs(facts: Facts, chosen: StepAssessment, saved: Saved) -> list[str]
         files = facts.experiments.own(facts.files_at(chosen.step, saved))
         texts += facts.older_runs.others_at(chosen.step, files, taken)
     proven = any(rank.evidence in ("manifest", "vote") for rank in chosen.ranks)
-    alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
+    alone = why_alone((slice_.file for slice_ in facts.counted), taken) if not proven else None
     return [*texts, *([alone] if alone is not None else [])]
 
 
-def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
+def _why_not_last(facts: Facts, chosen: StepAssessment) -> str | None:
     if facts.lineage is None and facts.older_runs.chosen is None:
-        return facts.older_runs.why_not_last(found.step, found.run_id)
-    why = why_older(facts, found.step) if found.step == facts.options.step else None
-    return f"step {found.step} is not of the present run: {why}" if why is not None else None
+        return facts.older_runs.why_not_last(chosen.step, chosen.run_id)
+    why = why_older(facts, chosen.step) if chosen.step == facts.options.step else None
+    return f"step {chosen.step} is not of the present run: {why}" if why is not None else None
 
 
 def _group_writes(facts: Facts, chosen: StepAssessment | None) -> tuple[GroupWrite, ...]:
@@ -282,7 +282,7 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
     for step, ranks in facts.steps.items():
         for rank, slices in ranks.items():
             for files in facts.positions.apart([slice_.file for slice_ in slices]) if len(slices) > 1 else ():
-                for alike in facts.names.split(files) if len(files) > 1 else ():
+                for alike in facts.names.split(files):
                     if len(alike) > 1:
                         paths = list_some(file.path for file in alike)
                         text = f"rank {rank} has {len(alike)} slices for step {step}: {paths}"
@@ -322,8 +322,9 @@ def plan_strategy_files(
     writes = []
     for rank, folder in sorted(folders.items()):
         lenders = ((file, _target_like(file, rank, folder)) for file in files if _may_lend(facts, file, rank))
-        source, target = next(((file, path) for file, path in lenders if path is not None), (None, None))
-        if source is not None and target is not None and target not in have:
+        lent = next(((file, path) for file, path in lenders if path is not None), None)
+        if lent is not None and lent[1] not in have:
+            source, target = lent
             writes.append(StrategyWrite(rank, target, source.rank, source.path, source.digest))
     return tuple(writes)
 
@@ -356,7 +357,7 @@ def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
     Those that a plan passes over are judged as well; what was not read for the plan is judged by headers and manifests.
     """
     facts = planned.tree.facts
-    return tuple(_judge(planned.tree, candidate_at(facts, one.step, one)) for one in facts.saved[:most])
+    return tuple(_judge(planned.tree, candidate_at(facts, saved.step, saved)) for saved in facts.saved[:most])
 
 
 def judge_step_of(planned: Planned, step: Step) -> JudgedStep:
@@ -366,8 +367,8 @@ def judge_step_of(planned: Planned, step: Step) -> JudgedStep:
 
 def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
     judged = assess_candidate(tree, candidate)
-    found = judged.value
-    return JudgedStep(step=judged.step, ranks=found.ranks, recoverable=judged.why is None, run_id=found.run_id)
+    assessed = judged.value
+    return JudgedStep(step=judged.step, ranks=assessed.ranks, recoverable=judged.why is None, run_id=assessed.run_id)
 
 
 def number_groups(planned: Planned) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ def _reads_of(part: AssessedPart, choice: Choice[AssessedStep]) -> list[SliceFil
     unclaimed = None if assessed.disagreements else ranks_without_claim(facts, choice.found, choice.rejected)
     wanted = [*facts.trials, *part.compared.unread]
     wanted += slices_to_compare(facts, unclaimed) if unclaimed is not None else ()
+    # Reading costs the whole file: only one whose contents can change the verdict is asked for.
     for slice_ in facts.counted:
         file = slice_.file
         older = choice.found and file.step < assessed.step and sizes.get(slice_.group) == file.size

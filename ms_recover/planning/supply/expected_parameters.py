@@ -185,8 +185,8 @@ def _is_listed(index: ParameterIndex, rank: int) -> bool:
 def _shown(index: ParameterIndex, rank: int) -> SliceFile | None:
     """Return a damaged slice of a rank that shows parameters."""
     run = index.judgement.run
-    held = (one.file for one in index.facts.at(index.judgement.step, rank) if rank not in index.facts.lost)
-    shown = (file for file in held if file.parameters and file.encryption is None)
+    files = (slice_.file for slice_ in index.facts.at(index.judgement.step, rank) if rank not in index.facts.lost)
+    shown = (file for file in files if file.parameters)  # an encrypted one shows none
     return next((file for file in shown if run.why_foreign(file) is None), None)
 
 
@@ -296,21 +296,23 @@ class LostNames:
         if not any(name.startswith(NOT_SHARDED) for name in listed):
             never.update(name for name in layouts if name.startswith(NOT_SHARDED))
         for step in index.facts.steps:
-            whole = [one for rank in index.stages.ranks(stage) for one in self._undamaged(step, rank)]
-            if len({one.rank for one in whole}) == index.stages.devices:
-                never.update(frozenset(layouts).difference(*(one.listed.index for one in whole)) - self._certain(stage))
-        others = (index.slices[kind[0]].listed for one, kinds in index.kinds.items() if one != stage for kind in kinds)
-        return frozenset(never).union(*(listed.index for listed in others))
+            whole = [slice_ for rank in index.stages.ranks(stage) for slice_ in self._undamaged(step, rank)]
+            if len({slice_.rank for slice_ in whole}) == index.stages.devices:
+                lacking = frozenset(layouts).difference(*(slice_.listed.index for slice_ in whole))
+                never.update(lacking - self._certain(stage))
+        others = (kind[0] for other, kinds in index.kinds.items() if other != stage for kind in kinds)
+        return frozenset(never).union(*(index.slices[rank].listed.index for rank in others))
 
     def _undamaged(self, step: Step, rank: int) -> Iterator[SliceFacts]:
         """Yield the slices of a rank that nothing speaks against; at the step itself the one that is sound."""
         index = self._index
-        for one in index.facts.at(step, rank):
-            intact = one.file.problem is None and one.file.encryption is None and one.file.prefix in index.prefixes
+        for slice_ in index.facts.at(step, rank):
+            file = slice_.file
+            intact = file.problem is None and file.encryption is None and file.prefix in index.prefixes
             if step == index.judgement.step:
-                intact = intact and index.is_sound(rank) and index.slices[rank] is one
-            if intact and one.path not in index.judgement.structure.damaged:
-                yield one
+                intact = intact and index.is_sound(rank) and index.slices[rank] is slice_
+            if intact and slice_.path not in index.judgement.structure.damaged:
+                yield slice_
 
     def _certain(self, stage: int) -> frozenset[str]:
         """Return the parameters that only this stage's layouts name and checkpoints with states of their kind have."""
@@ -358,10 +360,10 @@ def find_own_manifest(facts: Facts, judgement: StepJudgement, rank: int) -> Mani
 
 
 def _of_damaged(facts: Facts, judgement: StepJudgement, rank: int) -> Iterator[Manifest | None]:
-    for one in facts.at(judgement.step, rank):
-        judged = judgement.slices.get(one.path)
+    for slice_ in facts.at(judgement.step, rank):
+        judged = judgement.slices.get(slice_.path)
         if judged is not None and judged.proven_damaged:
-            yield one.manifest
+            yield slice_.manifest
 
 
 def stated_contents(manifest: Manifest | None) -> dict[str, str]:
@@ -375,8 +377,8 @@ def stated_contents(manifest: Manifest | None) -> dict[str, str]:
 def other_contents(manifest: Manifest | None, source: SliceFacts, borrowed: Collection[str]) -> tuple[str, ...]:
     """Return the parameters of a source that a manifest states otherwise, `borrowed` ones aside."""
     stated = stated_contents(manifest).items()
-    found = ((name, digest, source.digest_of(name)) for name, digest in stated if name not in borrowed)
-    return tuple(name for name, digest, theirs in found if theirs not in (None, digest))
+    digests = ((name, digest, source.digest_of(name)) for name, digest in stated if name not in borrowed)
+    return tuple(name for name, digest, theirs in digests if theirs not in (None, digest))
 
 
 def why_other_contents(rank: int, source: SliceFacts, names: Sequence[str]) -> str:

@@ -123,11 +123,11 @@ class ParameterIndex:
 
     def find(self, rank: int, name: str) -> Parameter | None:
         """Return a parameter as a rank's slice lists it, None when that slice does not give it."""
-        one = self.slices.get(rank)
-        place = one.listed.index.get(name) if one is not None else None
-        if one is None or place is None or (rank in self._good and name not in self._good[rank]):
+        slice_ = self.slices.get(rank)
+        place = slice_.listed.index.get(name) if slice_ is not None else None
+        if slice_ is None or place is None or (rank in self._good and name not in self._good[rank]):
             return None
-        return one.listed[place]
+        return slice_.listed[place]
 
     def digest(self, rank: int, name: str) -> str | None:
         """Return the digest of a parameter's contents in a rank's slice, None when it is not known."""
@@ -153,7 +153,7 @@ class ParameterIndex:
         if key not in self._way_of:
             layout = self.stages.layouts.get(stage, {}).get(name)
             likes = (self.find(kind[0], name) for kind in self.kinds.get(stage, ()))
-            like = next((found for found in likes if found is not None), None)
+            like = next((parameter for parameter in likes if parameter is not None), None)
             fitting = fit(layout, like) if layout is not None and like is not None else layout
             self._way_of[key] = self._way(stage, cut_alike(fitting)) if fitting is not None else None
         return self._way_of[key]
@@ -300,6 +300,4 @@ class ParameterIndex:
 
 def _first_near(rank: int, ranks: Sequence[int]) -> int:
     """Return where the cut-out of the ranks around a rank begins; 0 where all are compared."""
-    if len(ranks) <= MOST_COMPARED:
-        return 0
-    return min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)
+    return max(0, min(bisect(ranks, rank) - MOST_COMPARED // 2, len(ranks) - MOST_COMPARED))

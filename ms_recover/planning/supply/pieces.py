@@ -11,7 +11,7 @@ from ms_recover.file_names import ending_of
 from ms_recover.model.actions import Replica
 from ms_recover.model.compose import ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.claims.regions import runs_of, volume
+from ms_recover.planning.claims.regions import runs_of
 from ms_recover.planning.supply.parameters import ParameterIndex, replica_of
 from ms_recover.planning.supply.settle import Settled
 from ms_recover.planning.supply.supply import Supply
@@ -40,7 +40,7 @@ def choose_parameters(
     many slices they give to already; the lowest rank among equals.
     """
     settled = [(parameter, supply.who(rank, parameter)) for parameter in expected]
-    sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in settled if part.ranks], rank, load)
+    sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in settled if part.ranks], load)
     taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in settled if part.ranks}}
     return tuple(
         Giving(parameter, part, taken.get(part.ranks) or tuple(_first_of(sources, ranks) for _, _, ranks in part.parts))
@@ -52,10 +52,10 @@ def _first_of(sources: Iterable[int], ranks: Sequence[int]) -> int:
     return next((one for one in sources if one in ranks), ranks[0])
 
 
-def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], rank: int, load: Mapping[int, int]) -> list[int]:
+def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], load: Mapping[int, int]) -> list[int]:
     """Choose few ranks so that each of `wanted` has one of its ranks among them (greedy set cover by bytes).
 
-    `wanted` has the ranks that can give a parameter, and its bytes. The receiver's own damaged slice goes first.
+    `wanted` has the ranks that can give a parameter, and its bytes.
     """
     alike: Counter[tuple[int, ...]] = Counter()
     for ranks, count in wanted:
@@ -66,7 +66,7 @@ def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], rank: int, load: M
         for ranks, count in alike.items():
             for giver in ranks:
                 gives[giver] += count
-        best = min(gives, key=lambda giver: (giver != rank, -gives[giver], load.get(giver, 0), giver))
+        best = min(gives, key=lambda giver: (-gives[giver], load.get(giver, 0), giver))
         chosen.append(best)
         alike = Counter({ranks: count for ranks, count in alike.items() if best not in ranks})
     return chosen
@@ -111,7 +111,7 @@ class PieceBook:
             others = islice((rank for rank in settled.ranks if rank != source), _MOST_ALTERNATIVES)
             return ComposedParameter(parameter, (self._piece(source, parameter, Runs(0, 0, parameter.nbytes), others),))
         assert settled.region is not None
-        item = parameter.nbytes // volume(settled.region)
+        item = parameter.item_size
         pieces = [
             self._piece(source, parameter, runs_of(box, region, settled.region, item))
             for source, (box, region, _) in zip(choice.ranks, settled.parts, strict=True)

@@ -95,12 +95,10 @@ class Settlement:
         Nor does a rank give what the manifest of the rank's own slice of this step states otherwise.
         """
         settled = self._as_stated(rank, parameter, self.settle(rank, parameter))
-        if not settled.ranks or rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
+        if rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
             return settled
         left = tuple(giver for giver in settled.ranks if parameter.name not in self._differing(rank, giver))
-        if len(left) == len(settled.ranks):
-            return settled
-        if left:
+        if left or not settled.ranks:
             return replace(settled, ranks=left)
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
         return _nobody(settled, parameter, problem, disputed=True)
@@ -109,15 +107,13 @@ class Settlement:
         """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
         name, ranks = parameter.name, settled.ranks
         stated = self._stated_of(rank).get(name)
-        if stated is None or not ranks or settled.tolerated:
+        if stated is None or settled.tolerated:
             return settled
         left = tuple(giver for giver in ranks if giver == rank or self.index.digest(giver, name) in (None, stated))
-        if len(left) == len(ranks):
-            return settled
-        if not left and self.index.may_differ(name, ranks):
-            return replace(settled, tolerated=True)
-        if left:
+        if left or not ranks:
             return replace(settled, ranks=left)
+        if self.index.may_differ(name, ranks):
+            return replace(settled, tolerated=True)
         problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
         return _nobody(settled, parameter, problem)
 
@@ -140,8 +136,6 @@ class Settlement:
         Nobody gives it where `contradicted` says so.
         """
         settled = self._settle(rank, parameter, own_first=False)
-        if settled.tolerated:
-            return settled
         against = self.contradicted(rank, parameter, settled.ranks)
         if against is None or against.problem is None:
             return settled
@@ -162,9 +156,9 @@ class Settlement:
         if stated and len(stated) >= sum(self.index.slices[peer].proven for peer in ranks):
             theirs = f"the manifest states that the slice of rank {stated[0]} left"
             return Settled(region=None, problem=f"rank {ranks[0]} holds other contents of it than {theirs}")
-        gone = (peer for peer in lost if len(lost) >= len(ranks) and peer not in self.index.slices)
+        gone = (peer for peer in lost if peer not in self.index.slices)
         apart = [peer for peer in gone if all(name in self._differing(peer, other) for other in ranks)]
-        if apart and len(apart) >= len(ranks):
+        if len(apart) >= len(ranks):
             why = f"rank {ranks[0]} holds it, but at another step manifests of rank {apart[0]} state different contents"
             return Settled(region=None, problem=why, disputed=True)
         return None
@@ -181,9 +175,8 @@ class Settlement:
         if number not in self._lost:
             by_part: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for peer in index.stages.ranks(stage) if way is not None else range(facts.world.ranks):
-                if not index.is_sound(peer) and (
-                    self._stated_of(peer) or any(peer in by_rank for by_rank in facts.steps.values())
-                ):
+                left = self._stated_of(peer) or any(facts.at(step, peer) for step in facts.steps)
+                if left and not index.is_sound(peer):
                     by_part[way.cell(peer).index if way is not None else ()].append(peer)
             self._lost[number] = by_part
         return self._lost[number].get(way.cell(rank).index if way is not None else (), ())
@@ -197,7 +190,7 @@ class Settlement:
             return replace(gone, problem=settled.problem)
         boxes = self.index.whole_tensors(rank, parameter)
         parts, uncovered = cover(settled.region, [box for box, _ in boxes])
-        item = parameter.nbytes // volume(settled.region)
+        item = parameter.item_size
         return replace(
             settled,
             parts=tuple((box, *boxes[number]) for number, box in parts),
@@ -270,12 +263,14 @@ class Settlement:
             return None
         if key not in self._doubts:
             unlike, alike = self._compare_cells(way, name)
-            tied = bool(unlike) and len(unlike) == alike
+            tied = len(unlike) == alike
             self._doubts[key] = None
-            if len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name))):
-                one, other = unlike[0]
+            if unlike and (
+                len(unlike) > alike or (tied and (self._is_refuted_by_saved(stage) or self._is_split(way, name)))
+            ):
+                first, other = unlike[0]
                 self._doubts[key] = (
-                    f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
+                    f"by the layouts in {index.stages.paths[stage]} ranks {first} and {other} hold the same of it, but "
                     f"their contents differ: {_NOT_THESE}"
                 )
         return self._doubts[key]
@@ -338,7 +333,7 @@ class Settlement:
         That is at this step or the nearest other one, where there are such.
         """
         facts, step = self.index.facts, self.index.judgement.step
-        for other in sorted(facts.steps, key=lambda at: (at == step, at < step, at), reverse=True):
+        for other in sorted(facts.steps, key=lambda at: (at <= step, at), reverse=True):
             cells: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
             for rank in facts.stages.ranks(stage):
                 slices = (slice_ for slice_ in facts.at(other, rank) if self._is_witness(slice_))
@@ -356,13 +351,13 @@ class Settlement:
                 return None
         return None
 
-    def _is_witness(self, one: SliceFacts) -> bool:
+    def _is_witness(self, slice_: SliceFacts) -> bool:
         """Whether a slice shows how a parameter is cut: of this step one that is sound or disputed."""
         judgement, lost = self.index.judgement, self.index.facts.lost
-        if one.file.step == judgement.step and one.rank not in lost:
-            return judgement.slices[one.path].status in ("sound", "undecided")
-        sound = one.manifest_problem is None and one.content_problem is None and one.rank not in lost
-        return sound and judgement.run.why_foreign(one.file) is None
+        if slice_.file.step == judgement.step and slice_.rank not in lost:
+            return judgement.slices[slice_.path].status in ("sound", "undecided")
+        sound = slice_.manifest_problem is None and slice_.content_problem is None and slice_.rank not in lost
+        return sound and judgement.run.why_foreign(slice_.file) is None
 
     def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
         """Return a reason to distrust the majorities that settled parts of a slice.

@@ -52,7 +52,7 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
     """
     usual = source.file.place.of(rank)
     alike = (slice_ for slice_ in own if ending_of(slice_.path) == ending_of(source.path))
-    old = max(alike, key=lambda slice_: (slice_.path == usual, slice_.file.mtime_ns, slice_.path), default=None)
+    old = max(alike, key=lambda slice_: (slice_.file.mtime_ns, slice_.path), default=None)
     for slice_ in facts.at(source.file.step, rank):
         if slice_.path == usual:
             old = slice_
@@ -65,13 +65,11 @@ def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
     What a device fails to give may be right.
     """
     replaced = judgement.slices.get(action.target)
-    lost = replaced is None or replaced.status == "unreadable"  # which cannot be linked
-    lost = lost or (replaced is not None and replaced.proven_damaged and not replaced.failing)
-    return (
-        action
-        if action.replaces is None or lost
-        else replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX))
-    )
+    if action.replaces is None or replaced is None or replaced.status == "unreadable":  # which cannot be linked
+        return action
+    if replaced.proven_damaged and not replaced.failing:
+        return action
+    return replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX))
 
 
 def left_beside(facts: Facts, rank: int, target: str) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class WholeParameter:
         Each rank has its own values.
     known : bool
         Whether the shape is that of the whole tensor.
-    part : WeightKind or None
+    kind : WeightKind or None
         In a tree of MindFormers' format, whether model files or optimizer files hold it.
     overlaps : tuple of Overlap
         Regions that several stages hold and cut differently.
@@ -77,7 +77,7 @@ class WholeParameters:
         self.index, self.settlement = supply.index, supply.settlement
         self.disputes: list[str] = []
         self._lists = lost_lists(supply.index)
-        self._shared: dict[object, tuple[HeldRegion, ...]] = {}
+        self._shared: dict[tuple[object, ...], tuple[HeldRegion, ...]] = {}
         self._parts: dict[int, list[int]] = {}
         self._refusals: dict[int, str | None] = {}
 
@@ -98,9 +98,7 @@ class WholeParameters:
         wholes: dict[str, WholeParameter] = {}
         for name in merge_orders(dict.fromkeys(orders)):
             if name in named:
-                made = self._cut(name, gone[name])
-                if made is not None:
-                    wholes[name] = made
+                wholes[name] = self._cut(name, gone[name])
             else:
                 wholes[name] = self._uncut(name, gone[name])
         for stage, rank in sorted(self._lists.unknown.items()):
@@ -146,15 +144,15 @@ class WholeParameters:
 
     # parameters with a layout
 
-    def _cut(self, name: str, stated: Mapping[int, Parameter]) -> WholeParameter | None:
+    def _cut(self, name: str, stated: Mapping[int, Parameter]) -> WholeParameter:
         """Return a parameter that strategy files name; stages that name it and hold the same go together."""
         index = self.index
         owners = [stage for stage, layouts in sorted(index.stages.layouts.items()) if name in layouts]
         stages = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
         if not stages:
             like = next(iter(stated.values()), None)
-            if like is None:
-                return None
+            if like is None:  # slices of other stages alone list it
+                return self._uncut(name, stated)
             return self._lost(name, owners[0], like)
         wholes = [self._cut_in(stage, name) for stage in stages]
         first, *others = wholes
@@ -164,7 +162,7 @@ class WholeParameters:
 
     def _lost(self, name: str, stage: int, like: Parameter) -> WholeParameter:
         shape = self.index.full_shape(stage, like)
-        item = like.nbytes // (prod(like.shape) or 1)
+        item = like.item_size
         if shape is None:
             return lost_parameter(name, _NOBODY, like)
         box = tuple((0, size) for size in shape)
@@ -176,7 +174,7 @@ class WholeParameters:
     def _cut_in(self, stage: int, name: str) -> WholeParameter:
         index = self.index
         like = next(given for kind in index.kinds[stage] if (given := index.find(kind[0], name)) is not None)
-        item = like.nbytes // (prod(like.shape) or 1)
+        item = like.item_size
         way, shape = index.way(stage, name), index.full_shape(stage, like)
         refusal = self._why_refused(stage)
         if way is None or shape is None or refusal is not None:
@@ -189,43 +187,24 @@ class WholeParameters:
         regions: list[HeldRegion] = []
         missing: list[MissingRegion] = []
         own = False
-        clean: list[tuple[int, ...]] = []
         for rank in self._parts_of(way, stage):
-            holders = self._agreeing(way, rank, like)
-            clean.append(holders)
-            if holders:
-                continue
-            # Where all holders agree, there is nothing to settle; else each region is settled for itself.
-            wanted = shape_at(way.layout, way.cell(rank), like)
-            settled = self.settlement.settle_region(rank, wanted)
-            own = own or self._differs(settled, name)
+            settled = self.settlement.settle_region(rank, shape_at(way.layout, way.cell(rank), like))
+            own = own or (settled.tolerated and len(self._digests(settled.ranks, name)) > 1)
             regions += self._held(settled)
             missing += settled.missing
-            if settled.disputed and settled.problem is not None:
+            if settled.disputed:
                 self.disputes.append(f"{name!r}: {settled.problem}")
-        doubted = tuple(clean) if not all(clean) or self._mixed(stage) else ()
-        key: object = (stage, way.number, like.shape, like.dtype, doubted)
-        if key not in self._shared or regions:  # parameters that are cut and held alike share one tuple of regions
-            boxes = [
-                HeldRegion(box, self._best(holders))
-                for rank, holders in zip(self._parts_of(way, stage), clean, strict=True)
-                if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
-            ]
-            made = tuple(boxes + regions)
-            self._shared.setdefault(key if not regions else made, made)
-            key = key if not regions else made
+        # Parameters that are cut and held alike share one tuple of regions, so that they are transferred together.
+        shared = self._shared.setdefault((stage, way.number, *regions), tuple(regions))
         return WholeParameter(
             name=name,
             dtype=like.dtype,
             shape=shape,
             item_size=item,
-            regions=self._shared[key],
+            regions=shared,
             missing=tuple(missing),
             own=own,
         )
-
-    def _mixed(self, stage: int) -> bool:
-        return len(self.index.kinds[stage]) > 1
 
     def _parts_of(self, way: Way, stage: int) -> list[int]:
         """Return the first rank that holds each part of a way of cutting, in the order of the parts."""
@@ -236,65 +215,49 @@ class WholeParameters:
             self._parts[way.number] = [first[part] for part in sorted(first)]
         return self._parts[way.number]
 
-    def _agreeing(self, way: Way, rank: int, like: Parameter) -> tuple[int, ...]:
-        """Return the ranks that hold the part of a rank, all with equal contents; nothing where it is not so simple."""
-        index, name, cell = self.index, like.name, way.cell(rank)
-        every = ((rank, index.find(rank, name)) for rank in way.holders.get(cell.index, ()))
-        listing = {rank: parameter for rank, parameter in every if parameter is not None}
-        if set(listing.values()) != {shape_at(way.layout, cell, like)}:
-            return ()
-        holders = tuple(listing)
-        digests = {index.digest(rank, name) for rank in holders} - {None}
-        return holders if len(digests) < 2 and self.settlement.contradicted(rank, like, holders) is None else ()
-
-    def _differs(self, settled: Settled, name: str) -> bool:
-        return settled.tolerated and len({self.index.digest(rank, name) for rank in settled.ranks} - {None}) > 1
+    def _digests(self, ranks: Iterable[int], name: str) -> set[str | None]:
+        """Return the contents of a parameter that are known of some ranks."""
+        return {self.index.digest(rank, name) for rank in ranks} - {None}
 
     def _held(self, settled: Settled) -> Iterator[HeldRegion]:
         if settled.region is not None and settled.ranks:
             yield HeldRegion(settled.region, self._best(settled.ranks))
-        for _, held, ranks in settled.parts:
-            yield HeldRegion(held, self._best(ranks))
+        for _, whole, ranks in settled.parts:
+            yield HeldRegion(whole, self._best(ranks))
 
     def _best(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the best holders: sound slices first, then the lowest rank."""
-        return tuple(sorted(self._able(ranks), key=lambda rank: (not self.index.is_sound(rank), rank))[:_MOST_HOLDERS])
+        return tuple(sorted(ranks, key=lambda rank: (not self.index.is_sound(rank), rank))[:_MOST_HOLDERS])
 
-    def _able(self, ranks: Iterable[int]) -> Iterator[int]:
-        """Yield the ranks with a slice that can be read."""
-        return (rank for rank in ranks if self.index.slices[rank].file.encryption is None)
-
-    def _joined(self, one: WholeParameter, other: WholeParameter) -> WholeParameter:
+    def _joined(self, whole: WholeParameter, other: WholeParameter) -> WholeParameter:
         """Join what two stages hold of one parameter; where they hold the same region, it must be equal."""
-        if not one.known or not other.known:
-            return one if one.known else other
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            why = f"pipeline stages list it as {one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
-            return replace(one, regions=(), missing=(MissingRegion(one.name, (), 0, why),))
-        known = {region.box: region for region in one.regions}
+        if not whole.known or not other.known:
+            return whole if whole.known else other
+        if (whole.shape, whole.dtype) != (other.shape, other.dtype):
+            why = f"pipeline stages list it as {whole.dtype} {list(whole.shape)} and {other.dtype} {list(other.shape)}"
+            return replace(whole, regions=(), missing=(MissingRegion(whole.name, (), 0, why),))
+        known = {region.box: region for region in whole.regions}
         for region in other.regions:
             mine = known.get(region.box)
-            if mine is None or not mine.holders or not region.holders:
+            if mine is None:
                 continue
             firsts = (mine.holders[0], region.holders[0])
-            digests = {self.index.digest(rank, one.name) for rank in firsts} - {None}
-            if len(digests) > 1:
+            if len(self._digests(firsts, whole.name)) > 1:
                 why = "pipeline stages hold different contents of it, and nothing settles which is right"
-                self.disputes.append(f"{one.name!r}: {why}")
-                return lost_parameter(
-                    one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
-                )
-        one = replace(one, overlaps=(*one.overlaps, *_overlaps(one, other)))
-        if not one.missing:  # what the other stage has is then only compared
-            return one
+                self.disputes.append(f"{whole.name!r}: {why}")
+                size = prod(whole.shape) * whole.item_size
+                return lost_parameter(whole.name, why, Parameter(whole.name, whole.dtype, whole.shape, size))
+        whole = replace(whole, overlaps=(*whole.overlaps, *_overlaps(whole, other)))
+        if not whole.missing:  # what the other stage has is then only compared
+            return whole
         more = tuple(region for region in other.regions if region.box not in known)
         boxes = [region.box for region in more]
         missing = tuple(
-            replace(gone, region=box, bytes=volume(box) * one.item_size)
-            for gone in one.missing
+            replace(gone, region=box, bytes=volume(box) * whole.item_size)
+            for gone in whole.missing
             for box in cover(gone.region, boxes)[1]
         )
-        return replace(one, regions=(*one.regions, *more), missing=missing)
+        return replace(whole, regions=(*whole.regions, *more), missing=missing)
 
     # parameters without a layout
 
@@ -320,7 +283,7 @@ class WholeParameters:
         like = next(iter(lists))
         ranks = sorted(rank for ranks_of in lists.values() for rank in ranks_of)
         own = index.may_differ(name, ranks)
-        digests = {index.digest(rank, name) for rank in ranks} - {None}
+        digests = self._digests(ranks, name)
         why = None
         # Without a layout it is whole only if nothing speaks for a cut: each reason that does refuses it.
         if len(lists) > 1:
@@ -338,13 +301,12 @@ class WholeParameters:
             return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
         box = tuple((0, size) for size in like.shape)
         differs = own and len(digests) > 1
-        holders = tuple(self._able(ranks))
         return WholeParameter(
             name=name,
             dtype=like.dtype,
             shape=like.shape,
-            item_size=like.nbytes // (prod(like.shape) or 1),
-            regions=(HeldRegion(box, holders if differs else self._best(ranks)),),
+            item_size=like.item_size,
+            regions=(HeldRegion(box, tuple(ranks) if differs else self._best(ranks)),),
             cut=False,
             stages=frozenset(stages),
             own=differs,
@@ -354,8 +316,8 @@ class WholeParameters:
         """Whether a parameter may be cut between the ranks that list it and others."""
         index = self.index
         stages = dict.fromkeys(map(index.stages.of, ranks))
-        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in stages)
-        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
+        by_stage = ([rank for rank in ranks if index.stages.of(rank) == stage] for stage in stages)
+        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, same) for same in by_stage)
 
     def _why_unknown(self, stage: int) -> str | None:
         """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""
@@ -363,7 +325,7 @@ class WholeParameters:
         if stage in index.stages.layouts:
             return self._why_refused(stage)
         ranks = index.stages.ranks(stage) if index.stages.devices else range(self.facts.world.ranks)
-        if len(ranks) == 1 or set(ranks) <= set(self.facts.groups.of(ranks[0])):
+        if set(ranks) <= set(self.facts.groups.of(ranks[0])):
             return None
         return index.stages.why_unknown(ranks[0])
 
@@ -381,14 +343,14 @@ class WholeParameters:
         return self._refusals[stage]
 
 
-def _overlaps(one: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
+def _overlaps(whole: WholeParameter, other: WholeParameter) -> Iterator[Overlap]:
     """Yield the pairs of regions that are not the same and share something."""
     grid = Grid([region.box for region in other.regions])
-    for mine in one.regions:
+    for mine in whole.regions:
         for number in grid.near(mine.box):
             region = other.regions[number]
-            if mine.holders and region.holders and mine.box != region.box and intersect(mine.box, region.box):
-                yield Overlap(one.name, one.dtype, one.item_size, mine, region)
+            if mine.box != region.box and intersect(mine.box, region.box):
+                yield Overlap(whole.name, whole.dtype, whole.item_size, mine, region)
 
 
 def lost_parameter(name: str, why: str, like: Parameter | None = None) -> WholeParameter:
@@ -399,7 +361,7 @@ def lost_parameter(name: str, why: str, like: Parameter | None = None) -> WholeP
         name=name,
         dtype=like.dtype if like is not None else "",
         shape=like.shape if like is not None else (),
-        item_size=like.nbytes // (prod(like.shape) or 1) if like is not None else 1,
+        item_size=like.item_size if like is not None else 1,
         regions=(),
         missing=(gone,),
         known=False,

@@ -8,14 +8,16 @@ from ms_recover.errors import FormatError, PermissionDeniedError, StorageError, 
 from ms_recover.model.actions import FileState
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.places import DiskFacts, FolderFacts, Obstacle, Places, TargetFacts
-from ms_recover.model.plan import DocumentWrite, GivenUpSlice, RankVerdict
+from ms_recover.model.plan import DocumentWrite, GivenUpSlice, GroupWrite, MetaWrite, RankVerdict, StrategyWrite
 from ms_recover.planning.plan.places import (
     Target,
     code_of,
+    copies_of,
     error_of,
     folder_to_follow,
     judge_places,
     obstacle_of,
+    other_folders,
     targets_of,
 )
 from tests.support.inventories import pairs, slice_file, tree
@@ -262,3 +264,75 @@ def test_the_targets_of_a_plan_are_its_slices_and_what_lies_beside_them():
     plan = make_plan(tree([slice_file(rank) for rank in range(3)], lists), PlanOptions(quick=True, world_size=4))
     found = {(one.path, one.any_file, one.bytes) for one in targets_of(plan)}
     assert found == {(f"ckpt_dir3/{NAME}", False, 100), ("ckpt_dir3/group_info.pb", True, 0)}
+
+
+def test_only_what_is_tried_gives_the_code():
+    """A slice that is given up is not renamed where something else fails, so that what keeps it gives no code."""
+    mild, grave = sorted((FormatError, VerificationError, StorageError), key=lambda error: error.exit_code)[::2]
+    kinds_of = {FormatError: "elsewhere", VerificationError: "in the way", StorageError: "space"}
+    newer = GivenUpSlice(rank=3, path="newer.ckpt", state=None, reason="")
+    document = DocumentWrite(target="meta.json", value=2, replaces=None, reason="")
+    plan = replace(plan_of(), set_aside=(newer,), documents=(document,))
+    for kept in (0, 3):
+        failing = Obstacle(rank=kept, path="rank_list", kind=kinds_of[mild], reason="")
+        aside = Obstacle(rank=3, path="newer.ckpt", kind=kinds_of[grave], reason="")
+        assert code_of(replace(plan, obstacles=(failing, aside))) == mild.exit_code
+    first = Obstacle(rank=None, path="meta.json", kind=kinds_of[grave], reason="")
+    given_up = Obstacle(rank=3, path="newer.ckpt", kind=kinds_of[mild], reason="")
+    assert code_of(replace(plan, obstacles=(given_up, first))) == mild.exit_code
+
+
+def test_each_file_of_a_plan_says_what_may_lie_under_its_name():
+    newer = GivenUpSlice(rank=3, path="ckpt_dir3/newer.ckpt", state=SEEN, reason="")
+    document = DocumentWrite(target="meta.json", value=2, replaces=SEEN, reason="")
+    record = MetaWrite(rank=1, target="ckpt_dir1/meta.json", file=NAME, replaces=None, reason="")
+    strategy = StrategyWrite(2, "ckpt_dir2/strategy.ckpt", 0, "ckpt_dir0/strategy.ckpt", "s")
+    lists = GroupWrite(0, "ckpt_dir0/group_info.pb", (0, 2))
+    plan = replace(plan_of(), set_aside=(newer,), documents=(document,))
+    plan = replace(plan, meta_files=(record,), strategy_files=(strategy,), group_files=(lists,))
+    assert targets_of(plan) == [
+        Target(rank=0, path="ckpt_dir0/group_info.pb", any_file=True),
+        Target(rank=1, path="ckpt_dir1/meta.json", any_file=True),
+        Target(rank=2, path="ckpt_dir2/strategy.ckpt", any_file=True),
+        Target(rank=3, path="ckpt_dir3/newer.ckpt", suffix=".superseded.manifest.json", renamed=True),
+        Target(rank=None, path="meta.json", replaces=SEEN, plain=True),
+    ]
+
+
+def test_copies_and_folders_are_those_of_the_slices():
+    plan = make_plan(tree([slice_file(rank) for rank in range(1, 4)], pairs(4)), PlanOptions(quick=True))
+    assert copies_of(plan) == [(f"ckpt_dir2/{NAME}", f"ckpt_dir0/{NAME}")]
+    assert other_folders(plan) == {f"ckpt_dir{rank}" for rank in range(4)}
+
+
+def test_a_document_of_the_root_is_not_written_where_a_link_leads_out():
+    root = FolderFacts(real="/other", base="/other", disk=1)
+    places = replace(places_of(), folders={"": root})
+    found = obstacle_of(Target(rank=None, path="latest.txt"), places)
+    assert found.reason.startswith(". leads out of tree through a link, to /other")
+    inside = replace(root, real=ROOT, base=ROOT)
+    assert obstacle_of(Target(rank=None, path="latest.txt"), replace(places, folders={"": inside})) is None
+
+
+def test_a_path_may_be_as_long_as_the_system_takes():
+    def found(length):
+        real = (ROOT + "/d" * 2048)[: length - 1 - len(NAME)]
+        real = real[:-1] + "d" if real.endswith("/") else real
+        return obstacle_of(target_of(0, suffix="", renamed=True), places_of(0, folder={"real": real}))
+
+    assert found(4095) is None
+    assert found(4096).kind == "name"
+
+
+def test_a_slice_that_is_set_aside_when_it_is_replaced_stays():
+    plan = make_plan(tree([slice_file(rank) for rank in range(1, 4)], pairs(4)), PlanOptions(quick=True))
+    (action,) = plan.actions
+    for aside in (None, f"ckpt_dir0/{NAME}.outvoted"):
+        (target,) = targets_of(replace(plan, actions=(replace(action, set_aside=aside),), group_files=()))
+        assert (target.rank, target.kept, target.bytes) == (0, aside is not None, 100)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 slice is to be written"), (2, "2 slices are to be written")])
+def test_the_reason_counts_the_slices_that_find_no_room(count, words):
+    found = judged([target_of(rank) for rank in range(count)], places_of(*range(count), disk=DiskFacts(free=0)))
+    assert words in found.obstacles[0].reason

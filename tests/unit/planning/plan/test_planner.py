@@ -3,12 +3,23 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.errors import MissingInputError, UsageError
-from ms_recover.model.inventory import GroupFile, Inventory, RankPath, StrategyFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SeenEvidence, StrategyFile, UnhealthySlice
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.plan import GroupWrite
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.choice import assess_step
+from ms_recover.planning.plan.planner import (
+    hints_for,
+    judge_every_step,
+    judge_step_of,
+    number_groups,
+    plan_for_rank,
+    plan_strategy_files,
+)
+from ms_recover.planning.tree.candidates import runs_of
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
-from tests.support.plans import make_plan
+from tests.support.plans import make_plan, make_planned
 from tests.unit.planning.test_contents import backed
 
 
@@ -317,3 +328,81 @@ def test_rank_lists_and_strategy_files_are_asked_for_where_a_lost_rank_has_no_so
     assert not plan.recoverable
     asked = [hint for hint in plan.hints if hint.startswith("no usable rank list or strategy file")]
     assert len(asked) == (stated in ("nothing", "malformed list"))
+
+
+def test_the_plan_for_one_rank_has_its_action_alone():
+    planned = make_planned(tree(whole(without=[0, 1]), lists()))
+    assessment = assess_step(planned.compared, STEP, runs_of(planned.facts, STEP)[0])
+    assert [action.rank for action in assessment.actions] == [0, 1]
+    one = plan_for_rank(planned.compared, assessment, 1)
+    assert ([action.rank for action in one.actions], one.set_aside, one.step) == ([1], (), STEP)
+
+
+def test_every_step_is_judged_by_what_is_known():
+    slices = whole(steps=(OLDER, STEP), without=[(0, STEP), (4, STEP)])
+    planned = make_planned(tree(slices, lists()))
+    newest, older = judge_every_step(planned, 2)
+    assert (newest.step, newest.recoverable, older.step, older.recoverable) == (STEP, False, OLDER, True)
+    assert [judged.step for judged in judge_every_step(planned, 1)] == [STEP]
+    assert judge_step_of(planned, OLDER) == older
+
+
+def test_groups_are_numbered_by_lists_else_by_layouts():
+    assert number_groups(make_planned(tree(whole(4), lists(4)))) == (0, 1, 0, 1)
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 1, layouts)),)
+    by_layouts = make_planned(replace(tree(whole(4), {}), strategy_files=files), PlanOptions(world_size=4))
+    assert number_groups(by_layouts) == (0, 1, 0, 1)
+    assert number_groups(make_planned(tree(whole(4), {0: [0, 1], 1: [0, 1]}))) == (0, 0, 1, 2)
+
+
+def test_an_unhealthy_step_that_the_operator_names_is_taken_with_a_warning():
+    sick = UnhealthySlice(prefix="test", step=STEP, path="health_ckpts.json")
+    plan = make_plan(replace(tree(whole(), lists()), unhealthy=(sick,)), PlanOptions(step=STEP))
+    assert plan.warnings == (f"step {STEP} is marked unhealthy in health_ckpts.json",)
+    assert make_plan(tree(whole(), lists()), PlanOptions(step=STEP)).warnings == ()
+
+
+def test_a_malformed_rank_list_of_a_rank_that_is_alone_is_not_written_again():
+    place = RankPath(("ckpt_dir", "/group_info.pb"))
+    bad = GroupFile(0, place.of(0), place, None, "is empty")
+    inventory = tree(whole(4), {rank: [rank] for rank in (1, 2, 3)})
+    assert make_plan(replace(inventory, group_files=(bad, *inventory.group_files))).group_files == ()
+
+
+@pytest.mark.parametrize(
+    ("lender", "lists_in", "target"),
+    [
+        ("ckpt_dir1/strategy.ckpt", "ckpt_dir0", "ckpt_dir0/strategy.ckpt"),
+        ("ckpt_dir1/ckpt_strategy_rank_1.ckpt", "ckpt_dir0", "ckpt_dir0/ckpt_strategy_rank_0.ckpt"),
+        ("strategy/ckpt_strategy_rank_1.ckpt", "ckpt_dir0", "strategy/ckpt_strategy_rank_0.ckpt"),
+        ("strategy/ckpt_strategy_rank_1.ckpt", "", "strategy/ckpt_strategy_rank_0.ckpt"),
+        ("ckpt_dir1/strategy.ckpt", "", None),
+        ("strategy/layout.ckpt", "ckpt_dir0", None),
+    ],
+)
+def test_a_strategy_file_comes_back_beside_the_slice_or_in_the_folder_of_all(lender, lists_in, target):
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    files = (StrategyFile(1, lender, Strategy((0,), 1, layouts), "s"),)
+    planned = make_planned(replace(tree(whole(4), {}), strategy_files=files), PlanOptions(world_size=4))
+    path = f"{lists_in}/group_info.pb" if lists_in else "group_info.pb"
+    writes = plan_strategy_files(planned.facts, (), (GroupWrite(0, path, (0, 2)),))
+    assert [(write.rank, write.target, write.source_rank) for write in writes] == (
+        [(0, target, 1)] if target is not None else []
+    )
+
+
+@pytest.mark.parametrize(("count", "files"), [(1, "lists/a.pb"), (3, "3 files such as lists/a.pb")])
+def test_evidence_that_was_seen_and_not_used_is_named_with_its_option(count, files):
+    seen = SeenEvidence(option="--group-info 'lists/a.pb'", example="lists/a.pb", count=count)
+    planned = make_planned(replace(tree(whole(4), {}), seen=(seen,)), PlanOptions(world_size=4))
+    assert hints_for(planned.facts) == (f"{files} may state which ranks hold the same: add --group-info 'lists/a.pb'",)
+
+
+def test_a_strategy_file_that_cannot_be_read_is_not_replaced():
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in NAMES)
+    files = (StrategyFile(1, "ckpt_dir1/strategy.ckpt", Strategy((0,), 1, layouts), "s"),)
+    inventory = replace(tree(whole(4), {}), strategy_files=files, notes=(Note("ckpt_dir0/strategy.ckpt", "cut off"),))
+    facts = make_planned(inventory, PlanOptions(world_size=4)).facts
+    lists_of = [GroupWrite(rank, f"ckpt_dir{rank}/group_info.pb", (0, 2)) for rank in (0, 2)]
+    assert [write.rank for write in plan_strategy_files(facts, (), lists_of)] == [2]

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import Note, StrategyFile
+from ms_recover.model.inventory import Note, OrphanManifest, RankPath, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.supply.choose import choose_sources
-from ms_recover.planning.supply.supply import supply_of
+from ms_recover.planning.supply.supply import Kept, supply_of
 from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.planning.tree.facts import gather_facts
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
@@ -248,3 +248,67 @@ def test_a_slice_that_was_not_committed_is_set_aside():
 def test_a_slice_that_cannot_be_read_is_replaced_for_good():
     (action,) = choose([*plain(0), replace(slice_file(0, problem="refused"), denied=True)]).actions
     assert (action.rank, action.set_aside) == (0, None)
+
+
+def test_slices_that_are_composed_are_spread_over_the_sources_too():
+    """All ranks of equal parity hold the same of ``a``, and pairs of neighbours the same of ``b``."""
+    layouts = (Layout("a", (4, 2), ((0,),)), Layout("b", (4, 2), ((1,),)))
+    files = (StrategyFile(1, "ckpt_dir1/strategy.ckpt", Strategy((0,), 1, layouts)),)
+    slices = [slice_file(rank, names=("a", "b")) for rank in range(8) if rank not in (0, 2)]
+    found = choose(slices, {}, change=lambda found: replace(found, strategy_files=files), world_size=8)
+    assert [(action.rank, action.source_ranks) for action in found.actions] == [(0, (1, 4)), (2, (3, 6))]
+
+
+@pytest.mark.parametrize("group", [[0, 1, 2, 3], [0, 1]])
+def test_where_rank_lists_and_layouts_contradict_each_other_the_reason_says_what_to_name(group):
+    lists = {rank: group if rank in group else [rank] for rank in range(4)}
+    lost = [rank for rank in (0, 2) if rank in group]
+    reason = choose(plain(*lost), lists, change=cut_by_layouts).ranks[0].reason
+    assert (
+        ": name the right rank lists with --group-info, or remove the strategy file if it is of another job" in reason
+    )
+    assert ("nobody of its group" in reason) == (len(group) == 4)
+
+
+def left_by_rank_0(*parts):
+    """Return a change of an inventory: the manifest of the slice of rank 0, with these contents, is left."""
+    gone = backed(slice_file(0), "a")
+    stated = replace(gone.manifest, digests=Digests("file", parts))
+    orphan = OrphanManifest(rank=0, step=STEP, place=gone.place, prefix=gone.prefix, manifest=stated)
+    return lambda found: replace(found, orphans=(orphan,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "borrowed"),
+    [
+        (("p:a", "p:a", "p:a", "p:a"), {}, ()),
+        (("p:x", "p:a", "p:a", "p:a"), {}, None),
+        (("p:x", "p:a", "p:a", "p:a"), {"tolerate": ("a",)}, ("a",)),
+        (("p:x", "p:x", "p:a", "p:a"), {"tolerate": ("a",)}, None),
+    ],
+    ids=["alike", "differs", "may differ", "one may differ"],
+)
+def test_a_slice_whose_manifest_states_other_contents_is_no_copy_of_a_source(parts, options, borrowed):
+    slices = [backed(slice_file(rank), "ab"[rank % 2]) for rank in (1, 2, 3)]
+    found = choose(slices, change=left_by_rank_0(*parts), **options)
+    assert [action.borrowed for action in found.actions] == ([borrowed] if borrowed is not None else [])
+    said = "rank 2 holds other contents of 'a'" in found.ranks[0].reason
+    assert said == (borrowed is None)
+
+
+def test_a_slice_that_differs_and_is_kept_gives_nothing():
+    whole = supply(tree(plain(0), PAIRS))
+    holdings = [
+        Kept(slice=one.slice, judgement=one.judgement) if rank == 2 else one for rank, one in enumerate(whole.holdings)
+    ]
+    found = choose_sources(replace(whole, holdings=tuple(holdings)))
+    assert "nobody of its group [0, 2] has a sound slice (rank 2 differs, rank 0 missing)" in found.ranks[0].reason
+    assert (found.ranks[2].verdict, found.actions) == ("keep", ())
+    assert [text.partition(":")[0] for text in found.kept] == ["rank 2, ckpt_dir2/test-2_8.ckpt"]
+
+
+def test_no_copy_is_put_beside_a_whole_slice_of_the_other_format():
+    other = replace(slice_file(0), place=RankPath(("ckpt_dir", "/test-2_8.safetensors")))
+    found = choose([*plain(0), other], lost=frozenset((0,)))
+    assert found.actions == ()
+    assert "ckpt_dir0/test-2_8.safetensors is whole, and ckpt_dir2/test-2_8.ckpt is " in found.ranks[0].reason

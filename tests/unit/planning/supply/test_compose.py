@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.model.compose import ComposedParameter
 from ms_recover.model.contents import Contents
-from ms_recover.model.manifest import Digests
+from ms_recover.model.inventory import RankPath
+from ms_recover.model.manifest import Digests, TrainingRecord
+from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout
+from ms_recover.planning.judging.judgement import Judgement
 from ms_recover.planning.supply.compose import complete_slice, compose_slice
+from ms_recover.planning.supply.pieces import Giving, PieceBook
+from ms_recover.planning.supply.settle import Settled
 from tests.support.inventories import STEP
+from tests.unit.planning.judging.test_votes import manifest
 from tests.unit.planning.supply.test_parameters import file_of, supply_of_slices
 
 SHAPES = {"w": (2, 3), "u": (4,), "bias": (3,), "global_step": ()}
@@ -130,3 +137,70 @@ def test_a_sound_slice_is_completed_out_of_itself():
     assert (found.action.kind, found.action.target) == ("complete", "ckpt_dir0/test-2_8.complete.ckpt")
     assert [replica.rank for replica in found.action.sources] == [0]
     assert found.bytes == 14
+
+
+def safetensors(file):
+    return replace(file, place=RankPath(("ckpt_dir", f"/{file.prefix}-{file.step}.safetensors")))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layouts"), [(SHAPES, LAYOUTS), ({"bias": (3,), "global_step": ()}, LAYOUTS[2:])], ids=["cut", "whole"]
+)
+def test_nothing_is_written_beside_a_whole_slice_of_the_other_format(shapes, layouts):
+    files = [safetensors(one) if one.rank == 0 else one for one in slices(shapes=shapes)]
+    found = composed(files, layouts=layouts, lost=frozenset({0}))
+    assert found.action is None
+    assert found.reason.startswith("ckpt_dir0/test-2_8.safetensors is whole, and ")
+    assert found.bytes == sum(one.nbytes for one in files[0].parameters)
+
+
+def test_ranks_that_share_no_values_give_each_other_nothing():
+    own = TrainingRecord(1, rank_local=("w", "u", "bias"))
+    files = [replace(one, manifest=manifest(one, "abcd", world_size=4, training=own)) for one in slices(0)]
+    found = composed(files)
+    assert (found.action, found.reason, found.bytes) == (None, "every rank has its own values of every parameter", 14)
+
+
+def test_what_may_differ_is_borrowed_and_given_instead_by_ranks_with_the_same_alone():
+    files = slices(0)
+    known = contents(files, {(1, "bias"): "odd"})
+    found = composed(files, known=known, tolerate=("bias",))
+    assert found.action.borrowed == ("bias",)
+    assert given(found.action)["bias"] == [(2, [3])]
+    assert given(found.action)["global_step"] == [(2, [1, 3])]
+    unread = Contents({path: known.digests[path] for path in [files[1].path]})
+    assert given(composed(files, known=unread).action)["bias"] == [(2, [1, 3])]
+
+
+def test_a_parameter_without_elements_needs_no_source():
+    found = composed(slices(0, shapes={**SHAPES, "empty": (0, 2)}))
+    assert given(found.action)["empty"] == []
+
+
+NAMED = {"bias": (3,), "global_step": ()}
+
+
+@pytest.mark.parametrize(
+    ("held", "taken", "endings", "model"),
+    [
+        ({1: {**NAMED, "more": ()}, 2: NAMED}, (), (), 2),
+        ({1: {"bias": (3,), "other": ()}, 2: NAMED}, (), (), 2),
+        ({1: {**NAMED, "x": (), "y": ()}, 2: {**NAMED, "x": ()}}, (), (), 2),
+        ({1: NAMED, 2: NAMED}, (2,), (), 2),
+        ({1: NAMED, 3: NAMED}, (1, 1, 3), (".safetensors",), 3),
+        ({1: NAMED, 2: NAMED}, (), (), 1),
+    ],
+    ids=["fewer", "the same names", "nearest in number", "gives most", "of the format", "lowest"],
+)
+def test_the_form_follows_the_slice_that_lists_the_same(held, taken, endings, model):
+    """Rank 3 is of the other format."""
+    files = [file_of(rank, shapes) for rank, shapes in held.items()]
+    files = [safetensors(one) if one.rank == 3 else one for one in files]
+    sound = [(one.path, Judgement(status="sound", reason="")) for one in files]
+    index = supplied(files, LAYOUTS[2:], judgements=sound).index
+    bias = Parameter("bias", "Int8", (3,), 3)
+    book = PieceBook(index)
+    for rank in taken:
+        book.take(Giving(bias, Settled(region=((0, 3),), ranks=(rank,)), (rank,)))
+    wanted = [ComposedParameter(bias, ()), ComposedParameter(Parameter("global_step", "Int8", (), 1), ())]
+    assert book.sources[book.model_for(0, wanted, endings)].rank == model

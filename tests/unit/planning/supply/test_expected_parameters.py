@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, strategies
 
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import OrphanManifest
+from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import ParameterList
 from ms_recover.planning.supply.expected_parameters import (
     LostNames,
@@ -12,6 +15,9 @@ from ms_recover.planning.supply.expected_parameters import (
     expected_parameters,
     find_own_manifest,
     lost_lists,
+    merge_orders,
+    other_contents,
+    stated_contents,
     stated_parameters,
 )
 from tests.support.inventories import OLDER, STEP, slice_file
@@ -175,3 +181,65 @@ def test_the_manifest_that_a_slice_left_is_that_of_the_rank_unless_it_is_declare
     assert find_own_manifest(index.facts, index.judgement, 1) is None
     facts = replace(index.facts, options=replace(index.facts.options, lost=frozenset({0})))
     assert find_own_manifest(facts, index.judgement, 0) is None
+
+
+@given(strategies.permutations(range(6)), strategies.lists(strategies.sets(strategies.integers(0, 5)), max_size=4))
+def test_lists_that_are_parts_of_one_order_are_merged_into_it(order, chosen):
+    parts = [[f"p{place}" for place in order if place in part] for part in chosen]
+    merged = merge_orders(parts)
+    assert sorted(merged) == sorted({name for part in parts for name in part})
+    for part in parts:
+        assert [name for name in merged if name in part] == part
+    every = [f"p{place}" for place in order]
+    assert merge_orders([*parts, every]) == every
+
+
+def test_what_the_first_list_leaves_open_goes_as_it_says():
+    assert merge_orders([["a", "c"], ["b", "c"]]) == ["a", "b", "c"]
+    assert merge_orders([["a", "b"], ["b", "a"]]) == ["a", "b"]
+    assert merge_orders([]) == []
+
+
+@pytest.mark.parametrize(("run", "stated"), [("run", True), ("old", False)])
+def test_the_manifest_of_a_lost_slice_of_another_run_states_nothing(run, stated):
+    others = [replace(one, manifest=manifest(one, "abcde", world_size=4)) for one in everyone(0, 1)]
+    index = index_of(others, orphans=[orphan(0, run_id=run)])
+    assert (stated_parameters(index, 0) is not None) == stated
+
+
+def test_a_rank_that_has_no_shard_lost_nothing():
+    index = index_of(everyone(0, 1))
+    lists = dict.fromkeys((0, 2, 3), index.slices[2].listed)
+    part = replace(index.facts.inventory.part, expected={STEP: lists})
+    index.facts = replace(index.facts, inventory=replace(index.facts.inventory, part=part))
+    lost = lost_lists(index)
+    assert (set(lost.listed), dict(lost.unknown)) == ({0}, {})
+
+
+def test_the_manifest_of_a_damaged_slice_states_what_it_held_and_that_of_a_sound_one_nothing():
+    slices = [replace(one, manifest=manifest(one, "abcde", world_size=4)) for one in everyone()]
+    odd = {slices[0].path: Digests("other", ("x",) * 5), slices[1].path: slices[1].manifest.digests}
+    index = index_of(slices, known=Contents(odd))
+    found = find_own_manifest(index.facts, index.judgement, 0)
+    assert found == slices[0].manifest
+    assert find_own_manifest(index.facts, index.judgement, 1) is None
+    assert stated_contents(found)["w"] == "p:a"
+    assert stated_contents(replace(found, digests=Digests("file", ()))) == {}
+    assert stated_contents(None) == {}
+    source = index.slices[1]
+    other = replace(found, digests=Digests("f", ("x", "p:b", "x", "p:d", "p:e")))
+    assert other_contents(other, source, ()) == ("w", "local")
+    assert other_contents(other, source, ("w",)) == ("local",)
+    assert other_contents(found, source, ()) == ()
+    assert other_contents(None, source, ()) == ()
+
+
+def test_what_another_stage_lists_was_dealt_to_no_lost_slice():
+    """The layouts of each stage name the parameters of both; rank 1 is lost."""
+    layouts = [replace(WHOLE, parameter=name) for name in ("here", "there", "nowhere")]
+    shape = SHAPES[WHOLE.parameter]
+    slices = [file_of(0, {"here": shape}), *(file_of(rank, {"there": shape}) for rank in (2, 3))]
+    index = index_of(slices, layouts)
+    structure = replace(index.judgement.structure, deduplicated={STEP: "dealt out"})
+    index.judgement = replace(index.judgement, structure=structure)
+    assert [one.parameter for one in LostNames(index).of(1)] == ["nowhere"]

@@ -6,7 +6,7 @@ import pytest
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import StrategyFile
-from ms_recover.model.manifest import Digests
+from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout, Strategy
@@ -42,27 +42,37 @@ def of(name, shape=None):
     return Parameter(name, "Int8", shape, size(shape))
 
 
-def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
+def index_of(slices, layouts=(CUT, WHOLE), **how):
     """Return the index of slices as `supply_of_slices` takes them."""
-    return supply_of_slices(
-        slices, layouts, stages=stages, known=known, judgements=judgements, world=world, orphans=orphans
-    ).index
+    return supply_of_slices(slices, layouts, **how).index
 
 
-def supply_of_slices(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
-    """Return what slices in stages of two ranks can give; `stages` are those whose strategy file survived.
+def supply_of_slices(
+    slices,
+    layouts=(CUT, WHOLE),
+    *,
+    stages=(0, 1),
+    known=None,
+    judgements=(),
+    world=4,
+    orphans=(),
+    lists=None,
+    ranks=None,
+    devices=2,
+    **options,
+):
+    """Return what slices can give; `stages`, of two ranks or `devices`, are those whose strategy file survived.
 
-    Of several stages that are cut differently `layouts` has those of each.
+    Of several stages that are cut differently `layouts` has those of each. `lists` are rank lists, and `ranks` those
+    with a directory.
     """
     by_stage = layouts if isinstance(layouts, dict) else dict.fromkeys(stages, layouts)
-    files = tuple(
-        StrategyFile(
-            2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(by_stage[stage])), "s"
-        )
-        for stage in stages
-    )
-    inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
-    facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
+    files = []
+    for stage in stages:
+        rank, strategy = devices * stage, Strategy((stage,), 1, tuple(by_stage[stage]))
+        files.append(StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", strategy, "s"))
+    inventory = replace(tree(slices, lists or {}, ranks), strategy_files=tuple(files), orphans=tuple(orphans))
+    facts = gather_facts(inventory, PlanOptions(world_size=world, **options), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, runs_of(facts, STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
     return Supply.of(facts, judgement)
@@ -222,3 +232,58 @@ def test_a_parameter_that_differs_at_another_step_is_not_shown_whole(older, prob
     layouts = [replace(CUT, device_matrix=(2, 2)), replace(WHOLE, device_matrix=(2, 2))]
     index = index_of(slices, layouts, stages=(0,), known=Contents(known))
     assert index.is_shown_whole("local", range(4)) is whole
+
+
+def test_rank_local_parameters_are_those_that_manifests_record():
+    own = TrainingRecord(1, rank_local=("local",))
+    slices = [replace(one, manifest=manifest(one, "abcde", world_size=4)) for one in everyone()]
+    slices[1] = replace(slices[1], manifest=replace(slices[1].manifest, training=own))
+    index = index_of(slices, tolerate=("bias",))
+    assert dict(index.rank_local) == {1: frozenset({"local"})}
+    assert [index.is_rank_local("local", ranks) for ranks in ([0, 1], [0, 2], [])] == [True, False, False]
+    assert not index.is_rank_local("w", [1])
+    assert [index.may_differ(name, [1]) for name in ("local", "bias", "w")] == [True, True, False]
+    assert not index_of(everyone()).is_rank_local("local", [1])
+
+
+def test_ranks_with_the_same_part_have_one_block():
+    four = [replace(CUT, device_matrix=(2, 2)), replace(WHOLE, device_matrix=(2, 2))]
+    index = index_of(everyone(), four, stages=(0,))
+    assert index.block(0, "w") == index.block(2, "w")
+    assert len({index.block(rank, name) for rank in range(4) for name in ("w", "bias")}) == 3
+    assert index.block(0, "local") is None
+
+
+@pytest.mark.parametrize(
+    ("lists", "quick", "read", "shown"),
+    [
+        ({}, False, True, True),
+        ({}, False, False, True),
+        ({}, True, True, True),
+        ({}, True, False, False),
+        ({rank: [0, 1, 2, 3] for rank in range(4)}, False, True, True),
+        ({0: [0, 1], 1: [0, 1]}, False, True, True),
+    ],
+    ids=["read", "unread", "quick and read", "quick", "one list", "a list and others"],
+)
+def test_what_all_ranks_of_a_stage_hold_alike_is_whole(lists, quick, read, shown):
+    slices = everyone()
+    known = Contents({one.path: Digests("file", tuple(SHAPES)) for one in slices} if read else {})
+    whole = [replace(one, device_matrix=(4,), tensor_map=((),) * len(SHAPES[one.parameter])) for one in (CUT, WHOLE)]
+    index = index_of(slices, whole, stages=(0,), known=known, lists=lists, quick=quick)
+    assert index.is_shown_whole("local", range(4)) is shown
+    assert index.is_shown_whole("local", [0]) is False
+    assert index.is_shown_whole("local", [0, 1]) is (shown and lists.get(0) != [0, 1])
+
+
+def test_the_whole_shape_is_that_of_all_parts():
+    index = index_of(everyone())
+    assert index.full_shape(0, of("w")) == (4, 3)
+    assert index.full_shape(0, of("w", (6,))) is None
+    assert index.full_shape(0, of("local")) is None
+    assert index_of(everyone(), [replace(CUT, field=4), WHOLE]).full_shape(0, of("w")) is None
+
+
+@pytest.mark.parametrize(("shape", "size", "item"), [((2, 3), 24, 4), ((), 4, 4), ((0, 2), 0, 0)])
+def test_the_size_of_an_element_is_that_of_the_contents_by_their_number(shape, size, item):
+    assert Parameter("w", "Float32", shape, size).item_size == item

@@ -12,6 +12,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.supply.settle import Settled
 from ms_recover.planning.supply.supply import Supply
 from ms_recover.planning.tree.candidates import runs_of
 from ms_recover.planning.tree.facts import gather_facts
@@ -53,9 +54,13 @@ def settlement(
     gone=None,
     lists=None,
     shapes=None,
+    unread=(),
     **options,
 ):
-    """Return the settlement of the newer step; `backed` has (rank, step) with manifests, `gone` values of orphans."""
+    """Return the settlement of the newer step; `backed` has (rank, step) with manifests, `gone` values of orphans.
+
+    Nothing is known of the contents of the steps `unread`.
+    """
     slices, known = [], {}
     for step, held in ((STEP, values), (OLDER, older or {}), (NEWER, newer or {})):
         for rank, value in held.items():
@@ -66,7 +71,8 @@ def settlement(
             if (rank, step) in backed:
                 file = replace(file, manifest=saved(file, value, strategy_digest=named))
             slices.append(file)
-            known[file.path] = Digests(f"file:{value}", tuple(f"p:{letter}" for letter in value))
+            if step not in unread:
+                known[file.path] = Digests(f"file:{value}", tuple(f"p:{letter}" for letter in value))
     orphans = []
     for rank, value in (gone or {}).items():
         file = replace(slice_file(rank), parameters=tuple(LISTED.values()))
@@ -309,3 +315,149 @@ def test_manifests_of_lost_slices_contradict_as_many_proven_holders(gone, proven
     assert (found is not None) == refused
     assert found is None or (found.ranks, found.disputed) == ((), False)
     assert found is None or found.problem.startswith("rank 4 holds other contents of it than ")
+
+
+def test_what_a_rank_with_a_slice_is_given_is_not_what_others_are_given():
+    """The own slice goes first, for that rank alone, in whatever order ranks are settled."""
+    made = settlement(right())
+    assert [made.settle(rank, W).ranks for rank in (2, 4, 0)] == [(2,), (4,), (0,)]
+    lost = settlement(right(0))
+    assert [lost.settle(rank, W).ranks for rank in (2, 0, 4, 0)] == [(2,), (2, 4, 6), (4,), (2, 4, 6)]
+
+
+def test_without_a_layout_each_rank_is_settled_by_its_own_rank_list():
+    lists = {rank: [rank % 2, rank % 2 + 2, rank % 2 + 4, rank % 2 + 6] for rank in range(RANKS)}
+    made = settlement(right(0, 1), lists=lists)
+    assert (made.settle(0, LOCAL).ranks, made.settle(1, LOCAL).ranks) == ((2, 4, 6), (3, 5, 7))
+    assert (made.settle(0, LOCAL).region, made.settle(0, LOCAL).problem) == (None, None)
+
+
+def test_of_a_region_nobody_gives_what_the_manifest_of_a_lost_slice_states_otherwise():
+    refused = settlement(right(0), gone={0: "xccc"}).settle_region(4, W)
+    assert (refused.ranks, refused.disputed, [one.region for one in refused.missing]) == ((), False, [PART])
+    assert refused.problem == "rank 2 holds other contents of it than the manifest states that the slice of rank 0 left"
+    agreed = settlement(right(0), gone={0: "accc"}).settle_region(4, W)
+    assert (agreed.ranks, agreed.problem) == ((2, 4, 6), None)
+    free = without_judging({**right(0), 4: "yccc"}, gone={0: "xccc"}, tolerate=("w",)).settle_region(4, W)
+    assert (free.ranks, free.tolerated) == ((2, 4, 6), True)
+
+
+@pytest.mark.parametrize(
+    ("held", "older", "refused"),
+    [
+        ((2,), {0: "xccc", 2: "accc"}, True),
+        ((2,), {0: "accc", 2: "accc"}, False),
+        ((2, 4), {0: "xccc", 2: "accc", 4: "accc"}, False),
+        ((2, 4), {0: "xccc", 6: "yccc", 2: "accc", 4: "accc"}, True),
+        ((2, 4), {0: "xccc", 6: "accc", 2: "accc", 4: "accc"}, False),
+        ((2, 4, 6), {0: "xccc", 2: "accc", 4: "accc", 6: "accc"}, False),
+    ],
+    ids=["apart", "alike", "one of two", "two of two", "one of two apart", "one of three"],
+)
+def test_as_many_lost_ranks_as_holders_contradict_these_by_another_step(held, older, refused):
+    """Manifests of the older step show which ranks held the same of ``w``."""
+    values = {rank: value for rank, value in right().items() if rank % 2 or rank in held}
+    made = without_judging(values, older=older, backed=[(rank, OLDER) for rank in older])
+    against = made.contradicted(held[0], W, held)
+    assert (against is not None) == refused
+    if against is not None:
+        assert (against.ranks, against.disputed) == ((), True)
+        assert against.problem == ("rank 2 holds it, but at another step manifests of rank 0 state different contents")
+    assert made.contradicted(held[0], W, ()) is None
+
+
+def test_a_sound_slice_contradicts_nobody_although_a_manifest_of_another_lies_beside_it():
+    made = settlement(right(0), gone={2: "xccc"})
+    assert made.contradicted(4, W, (2, 4, 6)) is None
+
+
+def test_without_a_layout_lost_ranks_of_all_parts_contradict():
+    made = settlement(right(0), gone={0: "acxc"})
+    assert made.contradicted(1, LOCAL, (1, 2, 3)).problem == (
+        "rank 1 holds other contents of it than the manifest states that the slice of rank 0 left"
+    )
+    assert made.contradicted(1, W, (1, 3)) is None
+    assert settlement(right(0), gone={0: "accc"}).contradicted(1, LOCAL, (1, 2, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "backed", "lists", "ranks"),
+    [
+        ("xxxy", (), True, ()),
+        ("xxxy", (2,), True, (2, 4, 6)),
+        ("xxxy", (2,), False, ()),
+        ("xxxx", (), True, (2, 4, 6)),
+    ],
+    ids=["no proof", "proven", "of no rank list", "alike"],
+)
+def test_without_a_layout_a_majority_of_the_rank_list_counts_only_with_a_proof(values, backed, lists, ranks):
+    """Rank 0 is lost; ranks 2, 4, 6 and 1 of its list hold a parameter without a layout."""
+    members = [2, 4, 6, 1]
+    held = {rank: f"{'ab'[rank % 2]}c{value}c" for rank, value in zip(members, values, strict=True)}
+    groups = {rank: [0, *members] for rank in members} if lists else {}
+    made = without_judging(held, layouts=LAYOUTS[1:], lists=groups, backed=[(rank, STEP) for rank in backed])
+    found = made.settle(0, LOCAL)
+    assert tuple(rank for rank in found.ranks if rank != 1) == ranks
+    assert (found.problem is None) == bool(ranks)
+
+
+def test_slices_of_this_step_that_are_sound_or_disputed_show_how_a_parameter_is_cut():
+    """Rank 2 alone gives ``w``; ranks of two lists differ in it at this step, or one of them is damaged."""
+    values = {**right(0, 3, 5, 6, 7), 4: "xccc"}
+    made = without_judging(values, older={0: "accc", 2: "accc"})
+    assert made.distrusted(0, "w") is not None
+    judged = made.index.judgement
+    for status, shown in (("sound", True), ("undecided", True), ("damaged", False)):
+        slices = {
+            path: replace(one, status=status if path.startswith("ckpt_dir4") else one.status)
+            for path, one in judged.slices.items()
+        }
+        found = Supply.of(made.index.facts, replace(judged, slices=slices)).settlement.distrusted(0, "w")
+        assert (found is not None) == shown
+
+
+def test_what_is_missing_has_its_region_of_the_whole_tensor_and_the_reason():
+    lower = ((2, 4), (0, 3))
+    found = without_judging({**right(1, 3), 5: "xccc"}).settle(1, W)
+    assert [(one.region, one.reason) for one in found.missing] == [(lower, found.problem)]
+    gone = settlement({}).settle(0, COUNTER)
+    assert [(one.region, one.reason) for one in gone.missing] == [((), "no sound slice has it")]
+    assert gone.problem is None
+
+
+def test_what_nobody_holds_is_missing_whatever_a_manifest_states():
+    found = settlement(right(0, 2, 4, 6), gone={0: "accc"}, tolerate=("w",)).settle_for(0, W)
+    assert ([one.reason for one in found.missing], found.problem, found.tolerated) == (
+        ["no sound slice has it"],
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize("lists", [None, {rank: list(range(rank % 2, RANKS, 2)) for rank in range(RANKS)}])
+def test_no_majority_counts_where_another_step_shows_the_same_split(lists):
+    values = {**right(0), 4: "xccc"}
+    older = {2: "yccc", 4: "zccc", 6: "yccc"}
+    assert without_judging(values, lists=lists).settle(0, W).ranks == (2, 6)
+    found = without_judging(values, older=older, lists=lists).settle(0, W)
+    assert (found.ranks, found.disputed) == ((), True)
+
+
+def test_what_another_step_shows_counts_only_where_this_one_is_read_and_shows_nothing():
+    older = {0: "xccc", 2: "yccc"}
+    one_list = {2: [2, 4], 4: [2, 4]}
+    assert without_judging(right(0, 3, 5, 6, 7), older=older, lists=one_list).settle(0, W).ranks == (2, 4)
+    alone = right(0, 3, 4, 5, 6, 7)
+    assert without_judging(alone, older=older).settle(0, W).ranks == ()
+    assert without_judging(alone, older=older, unread=[STEP]).settle(0, W).ranks == (2,)
+
+
+def test_only_majorities_over_a_layout_are_distrusted():
+    made = without_judging({**right(0), 4: "xxxc", 6: "yyyc"})
+    assert made.why_outvoted(0, [(W, Settled(region=PART, ranks=(2,)))]) is not None
+    for settled in (
+        Settled(region=None, ranks=(2,)),
+        Settled(region=PART, ranks=(2,), tolerated=True),
+        Settled(region=PART),
+    ):
+        assert made.why_outvoted(0, [(W, settled)]) is None

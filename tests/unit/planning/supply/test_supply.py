@@ -44,3 +44,11 @@ def test_who_gives_a_parameter_or_why_nobody_does():
     assert supply.who(0, of("bias")).ranks == (1,)
     lost = supply.who(0, of("w"))
     assert (lost.ranks, [one.reason for one in lost.missing]) == ((), ["no sound slice has it"])
+
+
+def test_the_ranks_of_a_group_with_a_sound_slice_can_be_copied():
+    slices = [file_of(rank, SHAPES) for rank in (0, 1, 3)]
+    pairs = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
+    supply = supply_of_slices(slices, stages=(), lists=pairs)
+    assert [supply.copies(rank) for rank in range(4)] == [(0,), (1, 3), (0,), (1, 3)]
+    assert supply_of_slices(slices).copies(0) == ()
