@@ -223,9 +223,8 @@ def outside_world(inventory: Inventory, world: WorldSize) -> list[Note]:
     """Return notes on slices of ranks outside the world."""
     why = f"its rank is outside the world of {world.ranks} ranks by {world.source}"
     paths = [file.path for file in inventory.slices if file.rank >= world.ranks]
-    return [Note(path, why) for path in paths[:1]] + (
-        [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
-    )
+    more = f", like {len(paths) - 2} more" if len(paths) > 2 else ""
+    return [Note(path, why) for path in paths[:1]] + [Note(path, why + more) for path in paths[1:2]]
 
 
 def check_rank(rank: int, world: WorldSize, what: str = "") -> None:

@@ -166,6 +166,8 @@ def test_of_slices_outside_of_the_world_two_are_noted_with_the_number_of_the_oth
     why = "its rank is outside the world of 2 ranks by as given"
     notes = outside_world(tree([slice_file(rank) for rank in range(7)], {}), world)
     assert notes == [Note("ckpt_dir2/test-2_8.ckpt", why), Note("ckpt_dir3/test-2_8.ckpt", f"{why}, like 3 more")]
+    two = outside_world(tree([slice_file(rank) for rank in range(4)], {}), world)
+    assert two == [Note("ckpt_dir2/test-2_8.ckpt", why), Note("ckpt_dir3/test-2_8.ckpt", why)]
     assert outside_world(tree([slice_file(rank) for rank in range(3)], {}), world) == notes[:1]
     assert outside_world(tree([slice_file(rank) for rank in range(2)], {}), world) == []
 
