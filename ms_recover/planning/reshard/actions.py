@@ -11,6 +11,9 @@ from ms_recover.model.reshard import Box, MovedParameter, ReshardPlan, TargetFil
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.claims.regions import Grid, cover, runs_of, volume
 
+_MOST_LIKE = 4
+"""Slices that a file without contents may be laid out like, in case some cannot be read."""
+
 
 def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:
     """Return how one file is put together; equal plans give equal actions."""
@@ -28,6 +31,9 @@ def action_of(plan: ReshardPlan, file: TargetFile) -> ComposeAction:
             size = volume(region.box) * transfer.item_size
             pieces.append(Piece(first, piece.runs, size, digest, tuple(others)))
         parameters.append(ComposedParameter(listed, tuple(pieces)))
+    # A file of nothing but parameters without elements has no source; it is laid out as a slice of the plan is.
+    for source in range(len(plan.sources))[:_MOST_LIKE] if not book.sources else ():
+        book.number(source)
     # What each rank has of its own is borrowed: the target's rank gets the values of another one.
     own = tuple(parameter.name for parameter, _, _ in plan.parts_of(file) if parameter.own)
     return ComposeAction(

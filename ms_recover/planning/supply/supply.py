@@ -132,6 +132,8 @@ class Supply:
     def names_too_few(self, stage: int, expected: Iterable[Parameter] = ()) -> bool:
         """Whether the strategy file of a stage cannot be that of its slices; MindSpore's names all but a few scalars.
 
+        A parameter without elements has no bytes that could outweigh these: beside it only larger ones count.
+
         Where parameters were dealt out, one slice may have nothing but these; where there is no slice, `expected` is
         the list of one.
         """
@@ -139,8 +141,10 @@ class Supply:
             kinds = self.index.kinds.get(stage, ())
             listed = {parameter.name: parameter for kind in kinds for parameter in self.index.slices[kind[0]].listed}
             layouts, named = self.index.stages.layouts.get(stage, {}), Counter[bool]()
-            for parameter in listed.values() or expected:
-                named[parameter.name in layouts] += parameter.nbytes
+            parameters = listed.values() or tuple(expected)
+            empty = any(parameter.name in layouts and not parameter.nbytes for parameter in parameters)
+            for parameter in parameters:
+                named[parameter.name in layouts] += 0 if empty and parameter.is_counter else parameter.nbytes
             if not kinds:
                 return named[False] > named[True]
             self._too_few[stage] = named[False] > named[True]
