@@ -1,9 +1,11 @@
 """A linter keeps the walls, not memory."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,37 @@ def test_each_module_is_one_subject():
         if module.relative_to(ROOT / "ms_recover").with_suffix("").parts[0] not in (*OF_ITS_OWN, *AWAITING)
     ]
     assert [*long, *fragments] == []
+
+
+NAMED = ("planning", "verbs")
+"""Rooms whose functions are read by their nouns and landmarks; others follow."""
+PRONOUNS = ("one", "found", "held", "there")
+MOST_WITH_PRONOUN, MOST_BARE = 5, 25
+
+
+def unread_functions(module):
+    """Return the pronouns of functions of more than 5 lines, and functions of more than 25 without a comment."""
+    text = module.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    wrong = []
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = function.body[len(function.body) > 1 and ast.get_docstring(function, clean=False) is not None]
+        size = function.end_lineno - first.lineno + 1
+        if size > MOST_WITH_PRONOUN:
+            names = [node for node in ast.walk(function) if isinstance(node, ast.Name | ast.arg)]
+            named = [(node.lineno, node.id if isinstance(node, ast.Name) else node.arg) for node in names]
+            wrong += [f"{name_of(module)}:{line} {name}" for line, name in named if name in PRONOUNS]
+        if size > MOST_BARE and comments.isdisjoint(range(first.lineno - 1, function.end_lineno + 1)):
+            wrong.append(f"{name_of(module)}:{function.lineno} {function.name} has {size} lines and no landmark")
+    return wrong
+
+
+def test_functions_are_read_by_nouns_and_landmarks():
+    modules = [module for module in MODULES if module.relative_to(ROOT / "ms_recover").parts[0] in NAMED]
+    assert [wrong for module in modules for wrong in unread_functions(module)] == []
 
 
 def modules_imported(module, names):
