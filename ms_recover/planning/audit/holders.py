@@ -237,7 +237,7 @@ class _Finding:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)
-        done: set[tuple[Ranks, Ranks]] = set()
+        done: dict[tuple[int, int], tuple[Ranks, Ranks]] = {}
         strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():
             strategy = strategies[self.facts.stages.of(rank)]
@@ -246,9 +246,10 @@ class _Finding:
             for block in blocks:
                 lost = block.members
                 if len(no_copy) == 1 and alone <= lost:
-                    if (lost, no_copy[0][0]) in done:  # as for its peers: of 10,240 ranks it would take 10 seconds
+                    # As for its peers: of 10,240 ranks it would take 10 seconds. Sets that are kept keep their ids.
+                    pair = lost, no_copy[0][0]
+                    if done.setdefault((id(pair[0]), id(pair[1])), pair) is not pair:
                         continue
-                    done.add((lost, no_copy[0][0]))
                 for copied, _ in no_copy:
                     yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
             others = [(strategy, f"the strategy file of rank {rank}'s stage")] if strategy is not None else []

@@ -95,10 +95,12 @@ class Settlement:
         Nor does a rank give what the manifest of the rank's own slice of this step states otherwise.
         """
         settled = self._as_stated(rank, parameter, self.settle(rank, parameter))
-        if rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
+        if rank in self.index.slices:
             return settled
         left = tuple(giver for giver in settled.ranks if parameter.name not in self._differing(rank, giver))
-        if left or not settled.ranks:
+        if len(left) == len(settled.ranks) or self.index.may_differ(parameter.name, settled.ranks):
+            return settled
+        if left:
             return replace(settled, ranks=left)
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
         return _nobody(settled, parameter, problem, disputed=True)
@@ -110,7 +112,9 @@ class Settlement:
         if stated is None or settled.tolerated:
             return settled
         left = tuple(giver for giver in ranks if giver == rank or self.index.digest(giver, name) in (None, stated))
-        if left or not ranks:
+        if len(left) == len(ranks):
+            return settled
+        if left:
             return replace(settled, ranks=left)
         if self.index.may_differ(name, ranks):
             return replace(settled, tolerated=True)
