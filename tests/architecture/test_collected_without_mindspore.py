@@ -38,6 +38,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.processes
 def test_what_decides_about_a_resume_needs_no_mindspore():
     command = [sys.executable, "-c", IMPORT, *DECIDERS.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
