@@ -20,7 +20,7 @@ SIZES = [
     *("--epochs", "3", "--save_steps", "5"),
 ]
 DONE = 24
-LIMIT = 240
+LIMIT = 400
 
 
 def run(command, cwd, limit=LIMIT, **environment):
