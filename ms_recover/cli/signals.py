@@ -12,6 +12,8 @@ from typing import NoReturn
 
 _RETRY_S = 0.005
 _MOST_RETRIES = 200
+_LOCKING = {"threading": ("start", "__enter__"), "concurrent.futures._base": ("__enter__", "__exit__")}
+"""By module, the functions of which an interrupted one leaves a lock taken."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -55,7 +57,8 @@ class _Late:
 
     Callbacks of the import system swallow exceptions and print them. A condition of `threading` that is interrupted
     while it takes its lock never gives it back, so that a thread that is being started waits for ever, and the end of
-    the program for the thread (https://github.com/python/cpython/issues/74174).
+    the program for the thread (https://github.com/python/cpython/issues/74174). So it is with `concurrent.futures`,
+    which takes and gives back the locks of all futures that are waited for one after the other.
 
     What is swallowed all the same, there behind a second of waiting or in an object's ``__del__``, is raised again.
     """
@@ -100,12 +103,12 @@ class _Late:
 
 
 def _must_end_first(frame: FrameType | None) -> bool:
-    """Whether an import is under way, or `threading` starts a thread or takes the lock of a condition."""
+    """Whether an import is under way, a thread is being started, or locks of conditions are taken or given back."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib"):
             return True
-        if code.co_filename == threading.__file__ and code.co_name in ("start", "__enter__"):
+        if code.co_name in _LOCKING.get(frame.f_globals.get("__name__", ""), ()):
             return True
         frame = frame.f_back
     return False

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Event
 from typing import TypeVar
 
@@ -18,34 +17,16 @@ def in_threads(jobs: int, work: Callable[[_T], _R], items: Iterable[_T], stop: E
     After the first error, or Ctrl-C, no further item is begun, and `stop` is set, so that those that were begun may
     end; they are waited for.
     """
-    # Not by futures: a signal that interrupts waiting for them may leave one locked, and its thread waits for ever.
-    ended: SimpleQueue[tuple[int, _R | None, BaseException | None]] = SimpleQueue()
-
-    def run(number: int, item: _T) -> None:
-        try:
-            ended.put((number, work(item), None))
-        except BaseException as error:  # raised where all is waited for
-            ended.put((number, None, error))
-
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
-    results: dict[int, _R] = {}
-    errors: dict[int, BaseException] = {}
-    count, finished = 0, False
+    futures: list[Future[_R]] = []
     try:
-        for number, item in enumerate(items):
-            pool.submit(run, number, item)
-            count += 1
-        while len(results) < count and not (errors and ended.empty()):
-            number, result, error = ended.get()
-            if error is None:
-                results[number] = result  # type: ignore[assignment]
-            else:
-                errors[number] = error
-        if errors:
-            raise errors[min(errors)]
-        finished = True
-        return [results[number] for number in range(count)]
+        futures += [pool.submit(work, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            if future.done():
+                future.result()  # raises the error
+        return [future.result() for future in futures]
     finally:
-        if stop is not None and not finished:
+        if stop is not None and not all(future.done() for future in futures):
             stop.set()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future, wait
 
 import pytest
 
@@ -114,3 +115,27 @@ def test_a_signal_while_a_condition_takes_its_lock_leaves_it_free():
     with pytest.raises(KeyboardInterrupt), interruptible(), threading.Condition(struck):
         time.sleep(10)
     assert not struck.lock.locked()
+
+
+@pytest.mark.parametrize("moment", ["acquire", "release"])
+def test_a_signal_while_the_locks_of_futures_are_taken_or_given_back_leaves_them_free(moment):
+    """Otherwise the thread whose future stays locked cannot end, and whoever waits for that thread waits for ever."""
+    futures, struck = [Future() for _ in range(3)], []
+
+    def strike(act):
+        def stricken(*given):
+            done = act(*given)
+            if not struck:
+                struck.append(signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+            return done
+
+        return stricken
+
+    for future in futures:
+        condition = future._condition
+        setattr(condition, moment, strike(getattr(condition, moment)))
+    with pytest.raises(Terminated), interruptible():
+        wait(futures, timeout=10)
+    assert struck
+    assert not any(future._condition._is_owned() for future in futures)
