@@ -198,12 +198,12 @@ class _Copy:
 
     def _sealed(self, file: OpenFile) -> Manifest:
         """Return a manifest of the bytes that came from a source without one."""
-        context = self._context
+        action, context = self._action, self._context
         assert context.step is not None
         with file:
             run = context.run_id or ""
-            subject = NamedSlice(file.name, self._action.rank, context.world_size, context.step, None, run)
-            return seal_open(file, subject, self._action.group)
+            subject = NamedSlice(action.target, action.rank, context.world_size, context.step, None, run)
+            return seal_open(file, subject, action.group)
 
     def _bring_state(self, manifest: Manifest) -> bool:
         """Copy the slice's own state file from another tree; return whether it holds what the manifest names.

@@ -132,10 +132,8 @@ class Supply:
     def names_too_few(self, stage: int, expected: Iterable[Parameter] = ()) -> bool:
         """Whether the strategy file of a stage cannot be that of its slices; MindSpore's names all but a few scalars.
 
-        A parameter without elements has no bytes that could outweigh these: beside it only larger ones count.
-
-        Where parameters were dealt out, one slice may have nothing but these; where there is no slice, `expected` is
-        the list of one.
+        Scalars would outweigh a named parameter without elements, so beside one they do not count. Where parameters
+        were dealt out, one slice may have nothing but scalars; where there is no slice, `expected` is the list of one.
         """
         if stage not in self._too_few:
             kinds = self.index.kinds.get(stage, ())
