@@ -51,7 +51,7 @@ def later_reruns(facts: Facts, planned: Saved, run: Run) -> tuple[RejectedStep, 
                 reason = f"{_why_undecided(prefix, saved, planned, ranks)}; --run {prefix} chooses it"
                 passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
         times = [file.mtime_ns for file in files if file.prefix in own and file.name_has_rank]
-        if saved.trained is None and min(times, default=latest) > latest:
+        if saved != planned and saved.trained is None and min(times, default=latest) > latest:
             latest, last = max(times), saved
     if last is not None:
         reason = f"it was written after step {planned.step}, {_NO_ORDER}; --step {last.step} chooses it"

@@ -56,6 +56,11 @@ def test_a_rerun_that_was_written_later_may_be_newer_where_nothing_orders_it():
     assert names(facts_of(*both), NEW) == []
 
 
+def test_a_clock_that_stood_before_1970_changes_no_answer():
+    both = (slices(OLD, mtime=-5), slices(NEW, again="_1", mtime=-4))
+    assert names(facts_of(*both), OLD) == [(NEW, "--run CKP_1 chooses it")]
+
+
 def test_of_several_reruns_each_is_named_once_by_its_newest_step():
     older = slices(Step(2, 1), again="_1", mtime=2)
     facts = facts_of(slices(OLD), slices(NEW, again="_1", mtime=3), older, slices(Step(1, 8), again="_2", mtime=4))
