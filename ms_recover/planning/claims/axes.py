@@ -124,7 +124,7 @@ def _shard_places(places: Sequence[_Place], kind: Sequence[str], shards: int) ->
     """Return for each rank which optimizer shard it holds of parameters that are cut over the axes of `kind`."""
     shard_of: list[Hashable] = [None] * len(places)
     for ranks in _alike(_cells(places, kind)):
-        fits = shards != -1 and len(ranks) % shards == 0
+        fits = shards > 0 and len(ranks) % shards == 0
         for position, rank in enumerate(ranks):
             shard_of[rank] = position % shards if fits else rank
     return shard_of
