@@ -161,6 +161,10 @@ class AssessedStep:
         return next((one.assessment.run_id for one in self.parts if one.assessment.run_id is not None), None)
 
 
+Assess = Callable[[Candidate], Judged[AssessedStep]]
+"""What assesses candidates of one tree: `assess_candidate`, or what remembers its answers."""
+
+
 def choose_step(parts: Parts) -> Choice[AssessedStep]:
     """Choose the newest step that every rank that needs a slice can be brought to.
 
@@ -207,8 +211,10 @@ def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]
 
 def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
     assessed: list[AssessedPart] = []
-    for compared in parts.at(step):
-        runs = runs_alike(compared.facts, step, run)
+    compared_parts = parts.at(step)
+    for compared in compared_parts:
+        # Where there is one part the run is one of its own.
+        runs = runs_alike(compared.facts, step, run) if len(compared_parts) > 1 else (run,)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
     ranks = join_ranks({part.compared.facts.kind: part.assessment.ranks for part in assessed})

@@ -24,7 +24,7 @@ from ms_recover.verbs.session import Session
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
     from ms_recover.planning.audit.after import Losable
-    from ms_recover.planning.choice import AssessedStep, Choice
+    from ms_recover.planning.choice import Assess, AssessedStep, Choice
     from ms_recover.planning.judging.judge import Parts
     from ms_recover.planning.plan.planner import Planned
 
@@ -78,10 +78,11 @@ def audit_planned(
     topology: Topology | None = None,
     wanted: AuditOptions = DEFAULT_AUDIT,
     read: Reader | None = None,
+    assess: Assess | None = None,
 ) -> Audit:
     """Say the same of a tree that is planned already; arguments and errors are those of `audit`.
 
-    Without `read` no more slices are read than for the plan.
+    Without `read` no more slices are read than for the plan; `assess` is as for `steps_of_tree`.
     """
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.holders import steps_of_tree
@@ -96,7 +97,7 @@ def audit_planned(
         why = "; ".join(plan.disagreements) or why_unrecoverable(plan.ranks)
         evidence, steps = "", []
     else:
-        steps = list(steps_of_tree(planned.tree))
+        steps = list(steps_of_tree(planned.tree, assess))
         why, evidence = "", evidence_of(tree.inventory, tree.options)
         losses = losable(planned.tree, read)
         dealt = steps[0].step in planned.compared.structure.deduplicated

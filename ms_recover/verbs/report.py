@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from ms_recover.errors import MsRecoverError
@@ -17,6 +18,7 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.texts import name_ranks
 from ms_recover.model.topology import Topology
+from ms_recover.planning.choice import assess_candidate
 from ms_recover.planning.history.make_history import make_tree_history
 from ms_recover.planning.plan.planner import judge_every_step, number_groups
 from ms_recover.verbs.audit import audit_planned
@@ -57,13 +59,15 @@ def describe(
     planned = session.planned
     made = with_obstacles(planned.plan, options.follow)
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
-    steps = judge_every_step(planned, most)
+    # The audit asks again about steps that are judged for the page.
+    assess = lru_cache(maxsize=most)(partial(assess_candidate, planned.tree))
+    steps = judge_every_step(planned, most, assess)
     missing: list[str] = []
     whole = topology is not None and topology.is_whole
     if topology is not None and not whole:
         unplaced = name_ranks(topology.unplaced(planned.plan.world_size))
         missing.append(f"The audit takes each rank for a host of its own: nothing names the hosts of {unplaced}.")
-    hosts = topology if whole else None
+    audited = partial(audit_planned, planned, topology if whole else None, read=session.reader, assess=assess)
     return Report(
         inventory=inventory,
         plan=made,
@@ -72,7 +76,7 @@ def describe(
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(lambda: audit_planned(planned, hosts, read=session.reader), "audit", missing),
+        audit=_unless_impossible(audited, "audit", missing),
         history=_unless_impossible(lambda: make_tree_history(planned.tree.facts), "history", missing),
         missing=tuple(missing),
     )

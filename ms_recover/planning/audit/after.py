@@ -10,6 +10,7 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.model.groups import each_once
 from ms_recover.model.plan import RejectedStep
 from ms_recover.planning.audit.blocks import Ranks, StepHolders, join_parts
+from ms_recover.planning.audit.evidence import find_evidence
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate, candidates_of
@@ -56,7 +57,8 @@ class Losable:
             now = next((holders for holders in steps if holders.step == choice.shown.step), steps[0])
             if FamilyIndex(now.sure).find(ranks) is not None:
                 return None, ""
-        holders = join_parts([find_holders(part.supply) for part in choice.shown.value.parts])
+        parts = choice.shown.value.parts
+        holders = join_parts([find_holders(part.supply, find_evidence(part.supply.facts)) for part in parts])
         return holders, next((rejected.reason for rejected in choice.rejected if rejected.step == steps[0].step), "")
 
     def most_lost(self, domains: int, *, assumed: bool = False) -> int:

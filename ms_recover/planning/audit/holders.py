@@ -29,7 +29,7 @@ from ms_recover.planning.audit.blocks import (
 from ms_recover.planning.audit.doubts import Doubts
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
-from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
+from ms_recover.planning.choice import Assess, AssessedPart, assess_candidate, candidates_of, judge_each
 from ms_recover.planning.judging.compare_blocks import compare_blocks
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
@@ -43,22 +43,23 @@ from ms_recover.planning.tree.facts import Facts, SliceFacts
 _MOST_TIES = 2000
 
 
-def find_holders(supply: Supply, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
+def find_holders(supply: Supply, evidence: Evidence, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
     """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is.
 
-    `ties` are losses that end the search for a step before it comes to this one, each with the reason.
+    `evidence` is that of the supply's facts; `ties` are losses that end the search for a step before it comes to this
+    one, each with the reason.
     """
-    return _Finding(supply).found(ties)
+    return _Finding(supply, evidence).found(ties)
 
 
 class _Finding:
-    def __init__(self, supply: Supply) -> None:
+    def __init__(self, supply: Supply, evidence: Evidence) -> None:
         self.supply, self.facts, self.judgement = supply, supply.facts, supply.judgement
         self.index, self.sound, self.kept = supply.index, supply.sound, supply.kept
         self.copies = supply.copies
         self.idle = self.facts.idle(self.judgement.step)
-        self.evidence: Evidence = find_evidence(self.facts)
-        self.doubts = Doubts(self.index, self.evidence)
+        self.evidence = evidence
+        self.doubts = Doubts(self.index, evidence)
         having = {*self.sound, *self.kept}
         self.missing = frozenset(rank for rank in range(self.facts.world.ranks) if rank not in having) - self.idle
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
@@ -333,13 +334,14 @@ def _count_spare(facts: Facts, held: Sequence[SliceFacts], odd: Sequence[SliceFa
     return None
 
 
-def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
+def steps_of_tree(tree: Parts, assess: Assess | None = None) -> Iterator[StepHolders]:
     """Yield the steps that a plan may be for, newest first; one at which replicas differ is the last that is tried.
 
     Older steps at which no slice is sound that is not at a newer one are passed over: each loss that is fatal there is
-    fatal here.
+    fatal here. `assess` is `assess_candidate` of the tree, or what remembers its answers.
     """
     known: list[AssessedPart] = []
+    evidence: dict[int, Evidence] = {}  # by the id of facts, which the tree keeps: one look at all files for all steps
     ties = NOTHING_TIED
 
     def worth_judging() -> Iterator[Candidate | RejectedStep]:
@@ -347,14 +349,17 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
             if isinstance(candidate, Candidate) and not any(_adds_nothing(newer, candidate.step) for newer in known):
                 yield candidate
 
-    for judged in judge_each(worth_judging(), partial(assess_candidate, tree)):
+    for judged in judge_each(worth_judging(), assess or partial(assess_candidate, tree)):
         if isinstance(judged, RejectedStep) or judged.why is not None:
             continue
         parts = judged.value.parts
         known += [
             part for part in parts if part.compared.facts.kind is None and _is_whole(part.compared, part.assessment)
         ]
-        holders = join_parts([find_holders(part.supply, ties) for part in parts])
+        for facts in (part.compared.facts for part in parts):
+            if id(facts) not in evidence:
+                evidence[id(facts)] = find_evidence(facts)
+        holders = join_parts([find_holders(part.supply, evidence[id(part.compared.facts)], ties) for part in parts])
         ties = holders.ties
         yield holders
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError
@@ -28,14 +29,13 @@ from ms_recover.model.plan import (
 from ms_recover.model.report import JudgedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_ranks
-from ms_recover.planning.choice import AssessedPart, AssessedStep, Choice, assess_candidate
+from ms_recover.planning.choice import Assess, AssessedPart, AssessedStep, Choice, Judged, assess_candidate
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judge import Parts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.supply.lent_values import name_guessed, name_lent_values, name_lost_states
 from ms_recover.planning.supply.target_path import left_beside
 from ms_recover.planning.tree.candidates import (
-    Candidate,
     candidate_at,
     runs_of,
     saved_as,
@@ -351,22 +351,22 @@ def _may_lend(facts: Facts, file: StrategyFile, rank: int) -> bool:
     )
 
 
-def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
+def judge_every_step(planned: Planned, most: int, assess: Assess | None = None) -> tuple[JudgedStep, ...]:
     """Return the verdict of each rank at the newest `most` steps of a planned tree, newest first.
 
     Those that a plan passes over are judged as well; what was not read for the plan is judged by headers and manifests.
+    `assess` is `assess_candidate` of the tree, or what remembers its answers.
     """
-    facts = planned.tree.facts
-    return tuple(_judge(planned.tree, candidate_at(facts, saved.step, saved)) for saved in facts.saved[:most])
+    facts, assess = planned.tree.facts, assess or partial(assess_candidate, planned.tree)
+    return tuple(_judged(assess(candidate_at(facts, saved.step, saved))) for saved in facts.saved[:most])
 
 
 def judge_step_of(planned: Planned, step: Step) -> JudgedStep:
     """Return the verdict of each rank at a step of a planned tree, as `judge_every_step` does."""
-    return _judge(planned.tree, candidate_at(planned.tree.facts, step))
+    return _judged(assess_candidate(planned.tree, candidate_at(planned.tree.facts, step)))
 
 
-def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:
-    judged = assess_candidate(tree, candidate)
+def _judged(judged: Judged[AssessedStep]) -> JudgedStep:
     assessed = judged.value
     return JudgedStep(step=judged.step, ranks=assessed.ranks, recoverable=judged.why is None, run_id=assessed.run_id)
 
