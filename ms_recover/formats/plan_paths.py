@@ -136,8 +136,6 @@ def _names_aside(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         kept = action.set_aside
         if kept is not None and kept != aside_name(action.target, OUTVOTED_SUFFIX):
             yield f"set {action.target!r} aside", kept, f"does not end in {OUTVOTED_SUFFIX} behind that name"
-    if not plan.set_aside:
-        return
     needed = {part.path for verdict in plan.ranks for part in verdict.files}
     for action in plan.actions:
         needed |= {action.target, *(replica.path for replica in action.replicas)}

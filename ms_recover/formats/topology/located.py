@@ -110,8 +110,6 @@ def decode_yaml(text: str, where: str) -> Any:
             if key.value in found:
                 raise ContradictionError(f"{where}, line {at}: {key.value[:80]!r} is there twice; keep one")
             found[key.value] = build(value, depth + 1)
-        if not node.flow_style and node.value:
-            found.line = node.value[0][0].start_mark.line + 1
         return found
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is there, is faster

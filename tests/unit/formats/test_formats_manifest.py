@@ -5,8 +5,9 @@ import pytest
 
 from ms_recover.errors import FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest, read_manifest
+from ms_recover.model.compose import Runs
 from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
-from ms_recover.model.provenance import SAVED
+from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -108,3 +109,57 @@ def test_reading_files(tmp_path):
         read_manifest(path)
     path.write_bytes(encode_manifest(MANIFEST))
     assert read_manifest(path) == MANIFEST
+
+
+def test_a_manifest_of_a_written_slice_says_which_bytes_are_whose_and_which_types_were_cast():
+    runs = Runs(4, 8, 2, ((3, 2, 6),))
+    cast = (("b", "Float16"), ("a", "BFloat16"), ("c", "Float16"))
+    fields = json.loads(encode_manifest(replace(MANIFEST, ranges=(("a.weight", 1, runs),), cast=cast)))
+    assert fields["ranges"] == [["a.weight", 1, 4, 8, 2, [[3, 2, 6]]]]
+    assert fields["cast"] == {"BFloat16": ["a"], "Float16": ["b", "c"]}
+    assert fields.keys() - json.loads(encode_manifest(MANIFEST)).keys() == {"ranges", "cast"}
+
+
+def test_a_list_of_parameters_that_is_known_is_shared():
+    data, listed = encode_manifest(MANIFEST), tuple(replace(one) for one in MANIFEST.parameters)
+    assert decode_manifest(data, "x", listed).parameters is listed
+    first, second = listed
+    for other in (
+        (first,),
+        (second, first),
+        (replace(first, name="b"), second),
+        (first, replace(second, nbytes=5)),
+        (first, replace(second, dtype="Float32")),
+        (replace(first, shape=(2, 4)), second),
+    ):
+        assert decode_manifest(data, "x", other).parameters == MANIFEST.parameters
+
+
+LAYOUT = Provenance(
+    kind="composed", evidence="layout", sources=tuple(ProvenanceSource(None, one) for one in ("a", "b/c"))
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "provenance"),
+    [
+        ("saved", SAVED),
+        ("anything else", SAVED),
+        ("sealed by vote", Provenance(kind="sealed", evidence="vote")),
+        ("sealed by a lamp", Provenance(kind="sealed", evidence="structure")),
+        (
+            "recovered from rank 4 (d/a (b).ckpt), by vote",
+            Provenance(kind="copied", evidence="vote", sources=(ProvenanceSource(4, "d/a (b).ckpt"),)),
+        ),
+        ("recovered from a, b/c, by layout", LAYOUT),
+        ("recovered from a, b/c, by layout; of rank 4 are the values of x, y", LAYOUT),
+    ],
+)
+def test_the_origin_of_version_1_is_a_provenance(origin, provenance):
+    fields = json.loads(encode_manifest(MANIFEST)) | {"version": 1, "origin": origin}
+    del fields["provenance"]
+    expected = replace(provenance, borrowed=("x", "y")) if ";" in origin else provenance
+    assert decode_manifest(json.dumps(fields).encode(), "x").provenance == expected
+    for lacking in ("origin", "version"):
+        with pytest.raises(FormatError):
+            decode_manifest(json.dumps({key: fields[key] for key in fields if key != lacking}).encode(), "x")

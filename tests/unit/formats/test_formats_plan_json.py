@@ -11,7 +11,8 @@ from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, MissingRegion, Piece, Runs
 from ms_recover.model.inventory import Note
 from ms_recover.model.manifest import DIGEST
-from ms_recover.model.plan import GivenUpSlice, GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.plan import DocumentWrite, GivenUpSlice, GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.shard_metadata import CommonInfo
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -203,3 +204,42 @@ def test_a_plan_that_states_what_is_impossible_is_refused(change, why):
 def test_other_texts_are_no_plans(text):
     with pytest.raises(FormatError, match=r"plan\.json is not a recovery plan|plan\.json is not text"):
         plan_from_json(text, "plan.json")
+
+
+@pytest.mark.parametrize("root", ["", "/a\0b", "/\ud800"])
+def test_a_root_that_is_no_path_is_refused(root):
+    plan = json.dumps(plan_to_json(replace(PLAN, root=root)))
+    with pytest.raises(FormatError, match=r"which is no path|half of a character"):
+        plan_from_json(plan, "plan.json")
+
+
+@pytest.mark.parametrize("code", [0xD800, 0xDC7F, 0xDD00, 0xDFFF])
+def test_half_a_character_anywhere_in_a_plan_is_refused(code):
+    half = chr(code)
+    for change in ({"notes": (Note("a", half),)}, {"warnings": (half,)}, {"run_id": half}):
+        with pytest.raises(FormatError, match=rf"U\+{code:04X}, half of a character"):
+            plan_from_json(json.dumps(plan_to_json(replace(PLAN, **change))), "plan.json")
+
+
+COMMON = CommonInfo(step_num=8, members=("step_num",))
+DOCUMENTS = tuple(
+    DocumentWrite(target, value, state, "lost", sources=("iteration_00000008/a",), unknown=("x",), assumed=("y",))
+    for target, value, state in [
+        ("iteration_00000008/common.json", COMMON, FileState(4, 5)),
+        ("latest_checkpointed_iteration.txt", 8, None),
+    ]
+)
+OF_ITERATION = replace(
+    PLAN, step=Step(-1, 8), considered=Step(-1, 8), actions=(), group_files=(), ranks=(), documents=DOCUMENTS
+)
+
+
+def test_documents_of_a_plan_are_read_as_they_were_written():
+    text = json.dumps(plan_to_json(OF_ITERATION))
+    assert plan_from_json(text, "plan.json") == OF_ITERATION
+    damaged = text.replace('"text": "8"', '"text": "eight"')
+    assert damaged != text
+    with pytest.raises(FormatError, match="unusable tracker"):
+        plan_from_json(damaged, "plan.json")
+    with pytest.raises(FormatError, match="two actions have one target"):
+        plan_from_json(json.dumps(plan_to_json(replace(OF_ITERATION, documents=2 * DOCUMENTS))), "plan.json")

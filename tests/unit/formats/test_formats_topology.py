@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError, FormatError, InputError, UsageError
 from ms_recover.formats.topology.nodelist import decode_nodelist, decode_tasks, nodes_with_tasks
-from ms_recover.formats.topology.rank_table import decode_rank_table, encode_rank_table
+from ms_recover.formats.topology.rank_table import decode_rank_table, encode_rank_table, rewrite_rank_table
 from ms_recover.formats.topology.scheduler_log import decode_scheduler_log
 from ms_recover.formats.topology.topology_file import decode_topology, place_by, with_domains
 from ms_recover.model.topology import Host, Topology
@@ -198,6 +199,55 @@ def test_a_rank_table_that_cannot_be_right(text, line, words):
     refused(lambda: decode_rank_table(text.encode(), "hccl.json", 4, "M"), "hccl.json, line ", *words, line=line)
 
 
+PLACED = Topology(("host",), (("node_1", "node_0", "node_0", "node_1"),), "placement")
+
+
+def placed(data):
+    """Return the host and the device of each rank by a rank table."""
+    devices = [
+        (server["server_id"], device["device_id"], int(device["rank_id"]))
+        for group in [data, *data.get("server_group_list", ())]
+        for server in group.get("server_list", ())
+        for device in server["device"]
+    ]
+    devices += [
+        (one["server_id"], one["device_id"], int(one["rank_id"]))
+        for group in data.get("group_list", ())
+        for one in group["instance_list"]
+    ]
+    return {rank: (host, device) for host, device, rank in devices}
+
+
+HOSTS = ("node_0", "node_0", "node_1", "node_1")
+NUMBERED = [{"server_id": host, "device_id": f"{rank}", "rank_id": f"{rank}"} for rank, host in enumerate(HOSTS)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        json.dumps({"version": "1.0", "status": "completed", "server_group_list": [json.loads(GOOD)]}),
+        json.dumps({"status": "completed", "group_list": [{"instance_list": NUMBERED}]}),
+    ],
+    ids=["servers", "groups of servers", "groups of instances"],
+)
+def test_a_rank_table_is_rewritten_and_ranks_that_stay_keep_their_devices(text):
+    before, written = placed(json.loads(text)), rewrite_rank_table(text.encode(), "x", PLACED)
+    after = placed(json.loads(written))
+    assert decode_rank_table(written, "x").hosts == PLACED.hosts
+    assert sorted(before.values()) == sorted(after.values())
+    assert [rank for rank in range(4) if before[rank] == after[rank]] == [1, 3]
+    assert rewrite_rank_table(written, "x", PLACED) == written
+
+
+def test_a_rank_table_is_not_rewritten_for_other_hosts_or_without_numbers():
+    other = replace(PLACED, domains=(("node_0", "node_0", "node_0", "node_1"),))
+    refused(lambda: rewrite_rank_table(GOOD.encode(), "hccl.json", other), "hccl.json: its hosts do not take the ranks")
+    text = json.dumps({"status": "completed", "group_count": "1", "group_list": [{"instance_list": BARE}]})
+    hosts = (("10.0.0.11", "10.0.0.10", "10.0.0.10", "10.0.0.11"),)
+    refused(lambda: rewrite_rank_table(text.encode(), "x", replace(PLACED, domains=hosts)), "x: it numbers no ranks")
+
+
 # Lists of nodes
 
 
@@ -350,10 +400,39 @@ def test_racks_for_hosts_of_another_source():
         ("hosts: {a: {slots: 0-7}}", 1, ["slots must be a number"]),
         ("[" * 3000, 1, ["nest"]),
         ("hosts: \x00", 1, ["no YAML"]),
+        ("levels: host\nhosts: {a: {}}", 1, ["levels: a list was expected"]),
+        ("levels: [host, rack, rack]\nhosts: {a: {rack: 1}}", 1, ["cannot be a level"]),
+        ("hosts:\n  a:\n\n    ranks: 0\n  b:\n    ranks: x\n", 6, ["'x' is neither a rank nor a range"]),
+        ("hosts: [[3]]", 1, ["a host must be an object"]),
+        ("hosts: {a: {slots: 1, ranks: 0, cable: x}, b: {cable: }}", 1, ["host b has no cable"]),
+        ("hosts: {'': {}}", 1, ["'' is no name of a host"]),
+        (f"hosts: {{{'a' * 256}: {{}}}}", 1, ["is no name of a host"]),
+        ('hosts: {"a\\tb": {}}', 1, ["is no name of a host"]),
+        ("hosts:\n- {host: a, ranks: 0}\n- {host: a}", 3, ["a is listed again, line 2 has it"]),
     ],
 )
 def test_a_topology_that_cannot_be_right(text, line, words):
     refused(lambda: place_by(decode_topology(text.encode(), "t.yaml"), 4), "t.yaml, line ", *words, line=line)
+
+
+def test_racks_for_ranks_that_another_source_places_elsewhere():
+    file = decode_topology(b"hosts:\n  a: {ranks: 0-1, rack: r1}\n  b: {ranks: 2, rack: r2}\n", "t.yaml")
+    there = Topology(("host",), (("a", "a", "b"),), "hccl.json")
+    assert with_domains(there, file).domains == (("a", "a", "b"), ("r1", "r1", "r2"))
+    moved = replace(there, domains=(("a", "b", "b"),))
+    refused(lambda: with_domains(moved, file), "rank 1 is not on b, but is there by", line=3)
+    refused(lambda: with_domains(with_domains(there, file), file), "rack is a level of hccl.json and t.yaml, too")
+    unknown = with_domains(replace(there, domains=(("a", "a", ""),)), file)
+    assert unknown.domains == (("a", "a", ""), ("r1", "r1", ""))
+
+
+def test_a_host_may_be_listed_twice_with_other_ranks_or_by_its_name_alone():
+    file = decode_topology(
+        b"hosts: [{host: a, ranks: 0, rack: r}, {host: b, ranks: 1, rack: r}, {name: a, ranks: 2, rack: r}]", "t"
+    )
+    assert place_by(file, 3).hosts == ("a", "b", "a")
+    assert place_by(decode_topology(b"hosts: [a, b]", "t"), 2).hosts == ("a", "b")
+    assert place_by(decode_topology(b"hosts: {a: , b: ~}", "t"), 2).hosts == ("a", "b")
 
 
 def test_yaml_without_its_package(monkeypatch):

@@ -1,5 +1,6 @@
 """Manifests that are decoded by the text of one before are what the decoder makes of them."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -79,3 +80,28 @@ def test_a_digest_that_is_no_digest_is_refused_by_both():
         data = encode_manifest(manifest(step)).replace(b"xxh3_128:", b"md5:")
         with pytest.raises(FormatError):
             known.decode(data, "it")
+
+
+def test_other_layouts_of_a_manifest_are_read_without_it():
+    known, made = KnownManifests(), manifest()
+    compact = json.dumps(json.loads(encode_manifest(made))).encode()
+    umlaut = encode_manifest(made).replace(b"\\u00fc", "\u00fc".encode())
+    for data in (compact, umlaut, encode_manifest(made), compact, umlaut):
+        assert known.decode(data, "it") == made
+    for damaged in (b"", compact[:-2], umlaut[:-4], umlaut.replace("\u00fc".encode(), b"\xff")):
+        assert outcome(known.decode, damaged) == outcome(decode_manifest, damaged)
+
+
+def test_a_list_that_is_known_elsewhere_is_shared():
+    listed = ParameterList(manifest().parameters)
+    for known in (KnownManifests(), KnownManifests()):
+        assert all(known.decode(encode_manifest(manifest(step)), "it", listed).parameters is listed for step in (1, 2))
+
+
+def test_only_so_many_lists_are_kept():
+    known = KnownManifests()
+    made = [manifest(names=(f"w{number}",)) for number in range(70)]
+    first = [known.decode(encode_manifest(one), "it") for one in made]
+    again = [known.decode(encode_manifest(one), "it") for one in made]
+    assert first == again == made
+    assert [one.parameters is other.parameters for one, other in zip(first, again, strict=True)].count(True) == 64
