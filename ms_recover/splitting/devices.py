@@ -22,13 +22,13 @@ from ms_recover.splitting.instructions import (
     StartWorker,
 )
 from ms_recover.splitting.job import WorkerJobs
+from ms_recover.splitting.orders import DeviceGoneError, OrderFailedError, Orders
 from ms_recover.splitting.part_files import PartFiles
 from ms_recover.splitting.placement import Chunk, Placement, exit_reason
 from ms_recover.splitting.protocol import Message, OrderKind
+from ms_recover.splitting.shared_memory import SharedMemory, Snapshots
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError, Orders
-from ms_recover.splitting.training.snapshots import SharedMemory, Snapshots
 from ms_recover.splitting.values import SliceFile
 from ms_recover.splitting.worker_pool import WorkerPool
 

@@ -247,10 +247,11 @@ class ModelSplitter(Reports, Weights):
             chunk_limit=timeout,
             spares=self._failures.spares,
         )
-        self._engine = Engine(self._devices)
+        trainer = None
         if training is not None:
             policy, step = self._failures.policy, self._store.step
-            self._engine.trainer = Trainer(self._devices, training, len(self.parts), split, policy, step)
+            trainer = Trainer(self._devices, training, len(self.parts), split, policy, step)
+        self._engine = Engine(self._devices, trainer)
         self._loop_thread = LoopThread(type(self).__name__)
         self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage

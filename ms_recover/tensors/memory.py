@@ -9,7 +9,7 @@ stepped in PyNative mode never sees. The memory itself begins at ``data_ptr()`` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,24 @@ def bytes_of(tensor: Any) -> memoryview:
     if str(tensor.dtype) == "BFloat16":  # numpy lacks it
         return memoryview(tensor.get_bytes())
     return _flat(np.ascontiguousarray(tensor.asnumpy()))
+
+
+def host_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a whole tensor, a parameter for instance, on this host: to read and to write."""
+    memory = memory_of(tensor)
+    found: npt.NDArray[np.uint8] = (tensor.asnumpy() if memory is None else memory).reshape(-1).view(np.uint8)
+    return found
+
+
+def byte_copies(tensors: Iterable[Any]) -> list[npt.NDArray[np.uint8]]:
+    """Return copies of the bytes of whole tensors, for `set_bytes`."""
+    return [host_bytes(tensor).copy() for tensor in tensors]
+
+
+def set_bytes(tensors: Iterable[Any], values: Iterable[npt.NDArray[np.uint8]]) -> None:
+    """Set whole tensors to these bytes, in the memory that they have."""
+    for tensor, value in zip(tensors, values, strict=True):
+        np.copyto(host_bytes(tensor), value)
 
 
 def fillable(tensor: Any) -> npt.NDArray[Any]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ms_recover.splitting import nested
 from ms_recover.splitting.instructions import EmitEvent, Loss
+from ms_recover.splitting.orders import DeviceGoneError
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.training.journal import Entry
-from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.schedule import Op, Schedule, slot_of
 from ms_recover.splitting.training.trained_devices import MOST_FAILURES, TrainedDevices
 

@@ -10,11 +10,11 @@ from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import place_text
 from ms_recover.splitting.instructions import Loss
 from ms_recover.splitting.options import Split
+from ms_recover.splitting.orders import DeviceGoneError, OrderFailedError
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.state import Policy
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
 
 MOST_FAILURES = 16
 """Most losses in a row, without a finished step between, that are taken for independent failures."""

@@ -15,15 +15,15 @@ from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.instructions import FinishForward, Loss
 from ms_recover.splitting.options import Split
+from ms_recover.splitting.orders import DeviceGoneError
 from ms_recover.splitting.progress import Forward
+from ms_recover.splitting.shared_memory import PartSnapshot
 from ms_recover.splitting.state import Policy
 from ms_recover.splitting.training.alignment import align
 from ms_recover.splitting.training.gradients import StepGradients
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.saving import not_saved, save_slices
-from ms_recover.splitting.training.snapshots import PartSnapshot
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trained_devices import TrainedDevices, words_of
 
