@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
-from ms_recover.splitting import batches
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
@@ -32,6 +31,7 @@ from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.values import SliceFile
 from ms_recover.splitting.worker_pool import WorkerPool
+from ms_recover.tensors.arrays import to_host
 
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.05
@@ -313,7 +313,7 @@ class Devices:
             self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
         if placement.worker.remote:
             file = SliceFile(path)
-            tensors = [batches.to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
+            tensors = [to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
             await channel.send("hold", tensors, part=part, names=file.weights, **self._jobs.part_fields[part])
         else:
             step = self.store.step

@@ -12,7 +12,7 @@ import mindspore as ms
 import numpy as np
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages, values
+from ms_recover.splitting import pickling, stages, values
 from ms_recover.splitting.comparison import Comparison, compare_sample, has_weights
 from ms_recover.splitting.job import AllStages
 from ms_recover.splitting.nested import flatten, unflatten
@@ -20,6 +20,7 @@ from ms_recover.splitting.options import Options
 from ms_recover.splitting.partition import cut_before, partition
 from ms_recover.splitting.saved_split import SavedSplit
 from ms_recover.splitting.slices import SliceStore
+from ms_recover.tensors.arrays import to_host, to_tensor
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class GivenModel:
         if sample is None or self.total == 1:
             return stages.estimated_costs(self.cells)
         skeleton, leaves = flatten(self._sample, set())
-        tensors = [batches.to_tensor(batches.to_host(leaf)) for leaf in leaves]
+        tensors = [to_tensor(to_host(leaf)) for leaf in leaves]
         return stages.measured_costs(self.cells, unflatten(skeleton, tensors))
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, values
+from ms_recover.splitting import batches
 from ms_recover.splitting.batches import Whole
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
@@ -31,6 +31,7 @@ from ms_recover.splitting.training.method import pickled_method
 from ms_recover.splitting.training.options import training_options
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
+from ms_recover.tensors.memory import set_value
 
 _CHUNKS_PER_PART = 4
 
@@ -368,7 +369,7 @@ class ModelSplitter:
             raise UsageError("there is no model to set: it was given as a factory or has no weights; see state_dict")
         found = self.state_dict()
         for name, parameter in self._weights.items():
-            values.assign(parameter, found[name])
+            set_value(parameter, found[name])
 
     @property
     def processes(self) -> list[int | None]:

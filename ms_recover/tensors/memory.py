@@ -122,6 +122,27 @@ def tensor_of(dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> A
     return ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(data), shape, kind))
 
 
+def tensor_over(dtype: str, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> Any:
+    """Return what `tensor_of` returns, on this memory, which nobody else may change; of bfloat16 it is a copy.
+
+    MindSpore is imported for it. Raises `TypeError` for a type that numpy and MindSpore have no tensors of.
+    """
+    if dtype == "BFloat16":  # numpy lacks it
+        return tensor_of(dtype, shape, memory.data)
+    import mindspore as ms
+
+    return ms.Tensor.from_numpy(memory.view(np.dtype(dtype.lower())).reshape(shape))
+
+
+def set_value(tensor: Any, value: Any) -> None:
+    """Set a tensor to the value of another of its type and shape, in the memory that it has."""
+    memory = memory_of(tensor)
+    if memory is None:
+        tensor.assign_value(value)
+    else:
+        fill(memory, bytes_of(value))
+
+
 def _is_on_host(tensor: Any) -> bool:
     device = getattr(tensor, "device", None)
     if isinstance(device, str):

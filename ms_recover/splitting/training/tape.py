@@ -14,7 +14,8 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, nested
+from ms_recover.splitting import nested
+from ms_recover.tensors.arrays import to_host, to_tensor
 
 try:
     from mindspore.graph.api import _pynative_executor
@@ -49,14 +50,14 @@ class Recorded:
         self._run()
         self.skeleton, self.outputs = nested.flatten(self._value)
         if recompute:
-            self.outputs = [batches.to_host(leaf) for leaf in self.outputs]
+            self.outputs = [to_host(leaf) for leaf in self.outputs]
             self._forget()
         self._recompute = recompute
 
     def _run(self) -> None:
         """Go forward; inputs whose gradient is wanted become parameters, which are copies."""
         self._given: list[Any] = []
-        tensors = [batches.to_tensor(leaf) for leaf in self._leaves]
+        tensors = [to_tensor(leaf) for leaf in self._leaves]
         for index, tensor in enumerate(tensors[: self._wanted]):
             if is_float(tensor):
                 self._given.append(ms.Parameter(tensor, name=f"given.{index}"))
@@ -86,7 +87,7 @@ class Recorded:
         if len(outputs) != len(sens):
             raise UsageError(f"{len(sens)} gradients came back for {len(outputs)} outputs")
         wanted = ms.ParameterTuple([*self._given, *self._weights])
-        given = [batches.to_tensor(each) for each in sens]
+        given = [to_tensor(each) for each in sens]
         result = outputs[0] if len(outputs) == 1 else outputs
         _, pull = ms.vjp(lambda *_: result, *given, weights=wanted)
         found = pull(*given)[1]

@@ -12,7 +12,6 @@ import numpy as np
 from mindspore import nn
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches
 from ms_recover.splitting.shared_memory import Mapped, places_of
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.training import clipping, relay
@@ -21,6 +20,7 @@ from ms_recover.splitting.training.own_weights import own_weights
 from ms_recover.splitting.training.part_state import PartState
 from ms_recover.splitting.training.seeds import RandomState
 from ms_recover.splitting.training.tape import Jitted, Recorded
+from ms_recover.tensors.arrays import to_host
 from ms_recover.tensors.memory import byte_copies, host_bytes, set_bytes
 from ms_recover.worlds.tensors import raw
 
@@ -112,7 +112,7 @@ class TrainedPart:
         loss = recorded.outputs[0] if len(recorded.outputs) == 1 else None
         if loss is None or int(np.prod(loss.shape)) != 1 or recorded.skeleton != ["tensor", 0]:
             raise UsageError("loss_fn has to return one number, the mean over the rows of its arguments")
-        value = batches.to_host(loss.astype(ms.float32)).reshape(())
+        value = to_host(loss.astype(ms.float32)).reshape(())
         sens = ms.Tensor(np.full(tuple(loss.shape), weight, np.float32)).astype(loss.dtype)
         gradients, self._found = recorded.backward([sens])
         return float(np.float32(weight) * value), gradients
