@@ -49,17 +49,17 @@ class _FactoryPartRunner(PartRunner):
 
     def load(self, part: Any, message: Message) -> None:
         """Set the weights of a part to those of the message."""
-        from ms_recover.splitting import batches
+        from ms_recover.tensors.arrays import to_tensor
 
-        held = dict(zip(message.fields["names"], map(batches.to_tensor, message.tensors), strict=True))
+        held = dict(zip(message.fields["names"], map(to_tensor, message.tensors), strict=True))
         part.load(held, lambda name, parameter: parameter.set_data(held[name]), "the splitter's message")
 
     def write(self, message: Message) -> None:
         """Send the values of the slice of a part: the splitter's files are on another host."""
-        from ms_recover.splitting import batches
+        from ms_recover.tensors.arrays import to_host
 
         values = self._values(message)
-        self._answer(message, [batches.to_host(value) for value in values.values()], names=list(values))
+        self._answer(message, [to_host(value) for value in values.values()], names=list(values))
 
 
 def main() -> int:

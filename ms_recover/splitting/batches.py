@@ -10,6 +10,7 @@ import numpy as np
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.nested import flatten, is_leaf, unflatten
+from ms_recover.tensors.arrays import array_of, to_host, to_tensor
 from ms_recover.tensors.memory import is_tensor
 from ms_recover.worlds.schedules import chunks
 
@@ -107,27 +108,6 @@ def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> A
     )
 
 
-def to_host(leaf: Any) -> Any:
-    """Return a tensor as contiguous numpy array, once it is computed; unchanged if numpy lacks its element type.
-
-    An operator that failed raises here: MindSpore computes in the background.
-    """
-    array = _array(leaf)
-    if array is None:
-        leaf.get_bytes()
-        return leaf
-    return np.asarray(array, order="C")
-
-
-def to_tensor(leaf: Any) -> Any:
-    """Return a numpy array as ``mindspore.Tensor`` on its memory, if that is writable; a tensor unchanged."""
-    if is_tensor(leaf):
-        return leaf
-    import mindspore as ms
-
-    return ms.Tensor.from_numpy(np.require(leaf, requirements=["C", "W"]))
-
-
 def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
     """Cut rows into at most `most` chunks whose sizes differ by at most one, longer ones first.
 
@@ -161,18 +141,6 @@ def _one_row(leaf: Any) -> Any:
     return ms.ops.zeros(shape, leaf.dtype)
 
 
-def _array(leaf: Any) -> Any:
-    """Return a tensor as numpy array without copying it, or None if numpy lacks its element type."""
-    if isinstance(leaf, np.ndarray):
-        return leaf
-    try:
-        return leaf.asnumpy()
-    except TypeError:
-        if str(leaf.dtype).lower() != "bfloat16":
-            raise
-        return None
-
-
 def _concatenate(pieces: Sequence[Any], rows: Sequence[int], where: str) -> Any:
     for piece, count in zip(pieces, rows, strict=True):
         shape = tuple(piece.shape)
@@ -185,7 +153,7 @@ def _concatenate(pieces: Sequence[Any], rows: Sequence[int], where: str) -> Any:
     if len(types) > 1:
         listed = ", ".join(f"{dtype} {shape}" for dtype, shape in sorted(types, key=str))
         raise UsageError(f"rows of {where} differ in element type or shape between chunks: {listed}")
-    arrays = [_array(piece) for piece in pieces]
+    arrays = [array_of(piece) for piece in pieces]
     if any(array is None for array in arrays):
         import mindspore as ms
 

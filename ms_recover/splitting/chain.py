@@ -65,10 +65,10 @@ def _trace_once(model: Any) -> list[Any]:
     several = code.co_kwonlyargcount or code.co_flags & 0x0C  # *args, **kwargs
     if code.co_argcount - bound != 1 or several:
         raise NotAChainError("its construct does not take exactly one argument")
-    trace = _Trace()
+    trace = _Trace(model)
     first = trace.value
     try:
-        result = trace.recording(function)(*([_Self(model, trace), first] if bound else [first]))
+        result = trace.recording(function)(*([_Named(model, "", trace), first] if bound else [first]))
     except Exception as error:
         reason = f"its construct cannot be followed ({type(error).__name__}: {error})"
         raise NotAChainError(trace.reason or reason) from error
@@ -82,7 +82,8 @@ def _trace_once(model: Any) -> list[Any]:
 class _Trace:
     """What was called so far, and the value that came out last."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.cells: list[Any] = []
         self.reason = ""
         self.value = _Value(self, "its argument")
@@ -122,16 +123,14 @@ class _Trace:
 
     def wrap(self, value: Any, name: str) -> Any:
         """Return what stands for an attribute or a global name."""
-        if isinstance(value, nn.Cell):
-            return _Called(value, name, self)
         if type(value) in (list, tuple):
             return type(value)(self.wrap(each, f"{name}[{number}]") for number, each in enumerate(value))
         if type(value) is dict:
             return {key: self.wrap(each, f"{name}[{key!r}]") for key, each in value.items()}
         if isinstance(value, ModuleType):
-            return _Module(value, name, self)
-        if callable(value) and not isinstance(value, ms.Tensor):
-            return _Function(value, name, self)
+            return _Named(value, "", self)
+        if isinstance(value, nn.Cell) or (callable(value) and not isinstance(value, ms.Tensor)):
+            return _Named(value, name, self)
         return value
 
 
@@ -158,87 +157,61 @@ class _Value:
         return self.trace.apply(ops.neg, (self,), {}, "neg")
 
 
-class _Self:
-    """Stands for the model."""
+class _Named:
+    """Stands for what `construct` reaches by a name: the model itself, a cell, a module, a function, or a class.
 
-    def __init__(self, model: Any, trace: _Trace) -> None:
-        vars(self).update(own_model=model, own_trace=trace)
+    The model and modules have no name of their own in messages and texts.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        model, trace = vars(self)["own_model"], vars(self)["own_trace"]
-        value = getattr(model, name)
-        if isinstance(value, MethodType) and value.__self__ is model and type(value.__func__) is FunctionType:
-            if value.__func__.__module__.startswith("mindspore."):
+    def __init__(self, thing: Any, name: str, trace: _Trace) -> None:
+        vars(self).update(thing=thing, name=name, trace=trace)  # not as attributes of the thing, see `__getattr__`
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        thing, own, trace = _fields(self)
+        value = getattr(thing, name)
+        function = value.__func__ if isinstance(value, MethodType) and value.__self__ is thing is trace.model else None
+        if isinstance(function, FunctionType):
+            if function.__module__.startswith("mindspore."):
                 raise trace.refuse(f"calls the cell's own {name}")
-            return MethodType(trace.recording(value.__func__), self)
-        return trace.wrap(value, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(_Called(vars(self)["own_model"], "self", vars(self)["own_trace"]))
-
-    def __getitem__(self, key: Any) -> Any:
-        return _Called(vars(self)["own_model"], "self", vars(self)["own_trace"])[key]
-
-    def __len__(self) -> int:
-        return len(vars(self)["own_model"])
+            return MethodType(trace.recording(function), self)
+        return trace.wrap(value, f"{own}.{name}" if own else name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise vars(self)["own_trace"].refuse(f"sets the cell's attribute {name}")
-
-
-class _Called:
-    """Stands for a cell, also for one that only holds others."""
-
-    def __init__(self, cell: Any, name: str, trace: _Trace) -> None:
-        self._cell, self._name, self._trace = cell, name, trace
+        raise _fields(self)[2].refuse(f"sets the cell's attribute {name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) != 1 or kwargs or type(args[0]) is not _Value:
-            raise self._trace.refuse(f"calls {self._name} with something else than one value")
-        return self._trace.follow(args[0], self._cell, self._name)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._trace.wrap(getattr(self._cell, name), f"{self._name}.{name}")
+        thing, name, trace = _fields(self)
+        if isinstance(thing, nn.Cell):
+            if thing is trace.model or len(args) != 1 or kwargs or type(args[0]) is not _Value:
+                raise trace.refuse(f"calls {name or 'itself'} with something else than one value")
+            return trace.follow(args[0], thing, name)
+        if any(type(each) is _Value for each in (*args, *kwargs.values())):
+            return trace.apply(thing, args, kwargs, name)
+        if (getattr(thing, "__module__", None) or "") not in ("math", "operator", "builtins"):
+            raise trace.refuse(f"calls {name} without the value")
+        return thing(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([self._trace.wrap(each, f"{self._name}[{number}]") for number, each in enumerate(self._cell)])
+        thing, name, trace = _fields(self)
+        return iter([trace.wrap(each, f"{name or 'self'}[{number}]") for number, each in enumerate(thing)])
 
     def __getitem__(self, key: Any) -> Any:
-        return self._trace.wrap(self._cell[key], f"{self._name}[{key!r}]")
+        thing, name, trace = _fields(self)
+        return trace.wrap(thing[key], f"{name or 'self'}[{key!r}]")
 
     def __len__(self) -> int:
-        return len(self._cell)
+        return len(_fields(self)[0])
 
     def __bool__(self) -> bool:
-        return bool(self._cell)
+        return bool(_fields(self)[0])
 
 
-class _Module:
-    """Stands for a module."""
-
-    def __init__(self, module: ModuleType, name: str, trace: _Trace) -> None:
-        self._module, self._name, self._trace = module, name, trace
-
-    def __getattr__(self, name: str) -> Any:
-        return self._trace.wrap(getattr(self._module, name), name)
-
-
-class _Function:
-    """Stands for a function, a primitive or a class."""
-
-    def __init__(self, function: Any, name: str, trace: _Trace) -> None:
-        self._function, self._name, self._trace = function, name, trace
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if any(type(each) is _Value for each in (*args, *kwargs.values())):
-            return self._trace.apply(self._function, args, kwargs, self._name)
-        home = getattr(self._function, "__module__", None) or ""
-        if home not in ("math", "operator", "builtins"):
-            raise self._trace.refuse(f"calls {self._name} without the value")
-        return self._function(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._trace.wrap(getattr(self._function, name), f"{self._name}.{name}")
+def _fields(named: _Named) -> tuple[Any, str, _Trace]:
+    """Return what stands behind a name, the name, and the trace: every other attribute is one of the thing."""
+    own = vars(named)
+    return own["thing"], own["name"], own["trace"]
 
 
 def _operation(name: str, swapped: bool) -> Callable[[Any, Any], Any]:

@@ -15,6 +15,7 @@ from ms_recover.splitting import batches, nested
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.stages import Stage, absorb_first_operator_error, parameters_of
+from ms_recover.tensors.arrays import to_host, to_tensor
 
 _log = logging.getLogger(__name__)
 _WINDOW = 16
@@ -61,7 +62,7 @@ class Comparison:
 
     def _compare(self, batch: batches.Batch, output: Any, start: int, stop: int) -> None:
         skeleton, leaves = batch.cut(start, stop)
-        args, kwargs = nested.unflatten(skeleton, [batches.to_tensor(leaf) for leaf in leaves])
+        args, kwargs = nested.unflatten(skeleton, [to_tensor(leaf) for leaf in leaves])
         where = f"rows {start} to {stop - 1} of this batch"
         try:
             absorb_first_operator_error()
@@ -99,7 +100,7 @@ def compare_sample(model: Any, run: Callable[..., Any], sample: Sequence[Any]) -
     outputs = []
     for start, stop in cuts:
         skeleton, leaves = batch.cut(start, stop)
-        args, kwargs = nested.unflatten(skeleton, [batches.to_tensor(leaf) for leaf in leaves])
+        args, kwargs = nested.unflatten(skeleton, [to_tensor(leaf) for leaf in leaves])
         outputs.append(run(*args, **kwargs))
     whole = batch.join(outputs, [stop - start for start, stop in cuts])
     Comparison(model, lambda: True).compare(batch, whole, cuts)
@@ -158,7 +159,7 @@ def _on_host(output: Any, rows: slice) -> Output:
     arrays = []
     for leaf, kind in zip(leaves, types, strict=True):
         wide = leaf.astype("float32") if kind == "bfloat16" else leaf  # numpy lacks it
-        arrays.append(batches.to_host(wide)[rows])
+        arrays.append(to_host(wide)[rows])
     return Output(skeleton, arrays, types)
 
 

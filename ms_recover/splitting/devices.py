@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
-from ms_recover.splitting import batches
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
@@ -22,15 +21,17 @@ from ms_recover.splitting.instructions import (
     StartWorker,
 )
 from ms_recover.splitting.job import WorkerJobs
+from ms_recover.splitting.options import Options
+from ms_recover.splitting.orders import DeviceGoneError, OrderFailedError, Orders
 from ms_recover.splitting.part_files import PartFiles
 from ms_recover.splitting.placement import Chunk, Placement, exit_reason
 from ms_recover.splitting.protocol import Message, OrderKind
+from ms_recover.splitting.shared_memory import SharedMemory, Snapshots
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError, Orders
-from ms_recover.splitting.training.snapshots import SharedMemory, Snapshots
 from ms_recover.splitting.values import SliceFile
 from ms_recover.splitting.worker_pool import WorkerPool
+from ms_recover.tensors.arrays import to_host
 
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.05
@@ -40,26 +41,14 @@ _STALL_S = 1.0
 
 
 class Devices:
-    """The shell around `SplitterState`: carries out its instructions and passes the workers' messages to it.
+    """The shell around `SplitterState`: carries out its instructions and passes the workers' messages to it."""
 
-    A chunk may take `chunk_limit` seconds on a device; `spares` is the number of idle workers to keep.
-    """
-
-    def __init__(
-        self,
-        *,
-        state: SplitterState,
-        store: SliceStore,
-        jobs: WorkerJobs,
-        history: History,
-        chunk_limit: float,
-        spares: int,
-    ) -> None:
+    def __init__(self, options: Options, state: SplitterState, store: SliceStore, jobs: WorkerJobs) -> None:
         self.state = state
-        self.history = history
+        self.history = History(options.on_event)
         self.store = store
         self._jobs = jobs
-        self._chunk_limit = chunk_limit
+        self._chunk_limit = options.timeout
         self._placements: dict[int, Placement] = {}
         self._lost_since: dict[int, float | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +66,7 @@ class Devices:
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
         self.files = PartFiles(store, jobs.part_fields, self.order)
-        self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
+        self.pool = WorkerPool(jobs, options.failures.spares, self._run_in_background, self.changed.set)
 
     @property
     def processes(self) -> list[int | None]:
@@ -324,7 +313,7 @@ class Devices:
             self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
         if placement.worker.remote:
             file = SliceFile(path)
-            tensors = [batches.to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
+            tensors = [to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
             await channel.send("hold", tensors, part=part, names=file.weights, **self._jobs.part_fields[part])
         else:
             step = self.store.step

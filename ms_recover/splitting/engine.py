@@ -1,47 +1,34 @@
-"""The forwards, resets and the end of a splitter, in one event loop."""
+"""The forwards, training steps, resets and the end of a splitter, one after the other in one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
-from ms_recover.splitting import nested
+from ms_recover.errors import UsageError
 from ms_recover.splitting.batches import Batch, Whole
 from ms_recover.splitting.devices import Devices
-from ms_recover.splitting.events import Rows, place_text
-from ms_recover.splitting.instructions import FailForward, FailureKind
-from ms_recover.splitting.placement import Chunk
+from ms_recover.splitting.events import Rows
+from ms_recover.splitting.forward import Forwards, failure_error
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
 
-_log = logging.getLogger(__name__)
 _CLOSED = "this splitter was closed while it worked"
-_FAILURES: dict[FailureKind, tuple[type[DeviceLostError], str]] = {
-    "start": (DeviceLostError, "the splitter did not start; see what its process printed, or raise start_timeout"),
-    "lost": (DeviceLostError, "the answer is incomplete; bring the devices back with reset_device_states"),
-    "part": (PartError, "check the inputs and the model"),
-    "none left": (
-        NoDeviceLeftError,
-        "no row of the answer could be computed; bring the devices back with reset_device_states",
-    ),
-}
-_PLAIN_LOSS = "the answer is incomplete; make a new splitter, or use FaultTolerantModelSplitter, which goes on"
 
 
 class Engine:
-    """Runs one forward or reset after the other on the devices."""
+    """Runs one forward, training step or reset after the other on the devices.
 
-    def __init__(self, devices: Devices) -> None:
+    The `trainer` trains the parts, where a loss and an optimizer were given.
+    """
+
+    def __init__(self, devices: Devices, trainer: Trainer | None) -> None:
         self.devices = devices
         self.state = devices.state
-        self.trainer: Trainer | None = None
-        """Trains the parts, where a loss and an optimizer were given."""
-        self._numbers = itertools.count()
+        self.trainer = trainer
+        self._forwards = Forwards(devices)
         self._turn = asyncio.Lock()
         self._closing = False
 
@@ -54,7 +41,7 @@ class Engine:
         self.devices.begin()
         await self._settle()
         if failure := self.state.start_fault():
-            raise self._error(failure)
+            raise failure_error(failure, self.state.policy)
 
     async def forward(self, batch: Batch | Whole, cuts: Sequence[Rows], parts: range | None = None) -> tuple[Any, bool]:
         """Send a batch in chunks through these parts, by default all; raise as `ModelSplitter.forward`.
@@ -64,33 +51,10 @@ class Engine:
         async with self._turn:
             self._check_open()
             if parts is None:
-                for device in self.state.devices:
-                    if not device.serving:
-                        _log.warning("Skipping device %d due to previous failure", device.number)
+                self._forwards.warn_of_absent()
             if self.trainer is not None:
                 await self.trainer.publish()
-            history = self.devices.history
-            began = history.now
-            history.call += 1
-            chunks = self.devices.chunks
-            numbers = {next(self._numbers): rows for rows in cuts}
-            self.devices.result = asyncio.get_running_loop().create_future()
-            try:
-                for number, rows in numbers.items():
-                    chunks[number] = Chunk(rows, *batch.cut(*rows))
-                self.devices.apply(self.state.asked(list(numbers), parts))
-                result = await self.devices.result
-                history.add_report(numbers, began, self.state.forward, result)
-                if isinstance(result, FailForward):
-                    raise self._error(result)
-                done = [chunks[number] for number in numbers if number not in self.state.forward.dropped]
-                outputs = [nested.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
-                joined = batch.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
-                return joined, len(done) == len(numbers)
-            finally:
-                self.state.abandoned()
-                self.devices.result = None
-                chunks.clear()
+            return await self._forwards.run(batch, cuts, parts)
 
     async def reset(self) -> None:
         """Bring every device back, and wait until each is at work or lost again."""
@@ -160,10 +124,3 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing:
             raise UsageError(_CLOSED)
-
-    def _error(self, failure: FailForward) -> DeviceLostError:
-        error, advice = _FAILURES[failure.kind]
-        if failure.kind == "lost" and self.state.policy == "plain":
-            advice = _PLAIN_LOSS
-        why = ": ".join(filter(None, (place_text(failure.device, failure.part), failure.cause, failure.words)))
-        return error(f"{why}; {advice}", failure.device, failure.part, failure.cause)

@@ -69,7 +69,7 @@ class FaultTolerantModelSplitter(ModelSplitter):
 
     def reset_device_states(self) -> None:
         """Bring every device back, weights included, and wait until each is at work or lost again."""
-        self._wait_for(self._engine.reset)
+        self._thread.run(self._engine.reset)
 
     def _set_states(self, states: Mapping[int, bool]) -> None:
-        self._wait_for(partial(self._engine.set_states, states))
+        self._thread.run(partial(self._engine.set_states, states))

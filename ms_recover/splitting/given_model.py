@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -11,11 +12,15 @@ import mindspore as ms
 import numpy as np
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages
+from ms_recover.splitting import pickling, stages, values
+from ms_recover.splitting.comparison import Comparison, compare_sample, has_weights
+from ms_recover.splitting.job import AllStages
 from ms_recover.splitting.nested import flatten, unflatten
 from ms_recover.splitting.options import Options
 from ms_recover.splitting.partition import cut_before, partition
 from ms_recover.splitting.saved_split import SavedSplit
+from ms_recover.splitting.slices import SliceStore
+from ms_recover.tensors.arrays import to_host, to_tensor
 
 
 @dataclass(frozen=True)
@@ -45,22 +50,53 @@ class GivenModel:
         """The parameters of the caller's cell by their names in slices; empty without such a cell."""
         return stages.parameters_of(self.cells) if self.is_callers else {}
 
-    def costs(self, costs: Sequence[float] | None, sample: Any) -> Sequence[float]:
+    def costs(self) -> Sequence[float]:
         """Return the cost of each stage: the given one, else measured with a sample, else its number of weights.
 
         Stages that workers make count alike unless costs are given.
         """
-        if costs is not None:
-            return _checked_costs(costs, self.total)
+        sample = self.options.sample
+        if self.options.costs is not None:
+            return _checked_costs(self.options.costs, self.total)
         if not self.cells:
             if sample is not None:
                 raise UsageError("stages that workers make cannot be measured with a sample: give their costs")
             return [1.0] * self.total
         if sample is None or self.total == 1:
             return stages.estimated_costs(self.cells)
-        skeleton, leaves = flatten(sample if isinstance(sample, tuple) else (sample,), set())
-        tensors = [batches.to_tensor(batches.to_host(leaf)) for leaf in leaves]
+        skeleton, leaves = flatten(self._sample, set())
+        tensors = [to_tensor(to_host(leaf)) for leaf in leaves]
         return stages.measured_costs(self.cells, unflatten(skeleton, tensors))
+
+    @property
+    def _sample(self) -> tuple[Any, ...]:
+        """The arguments that the sample is."""
+        sample = self.options.sample
+        return sample if isinstance(sample, tuple) else (sample,)
+
+    def compare_sample(self) -> None:
+        """Raise UsageError where the stages give another output for the sample than the model."""
+        if self.options.check and self.options.sample is not None and self.model is not None:
+            compare_sample(self.model, stages.ModelPart(self.cells), self._sample)
+
+    def comparison(self, store: SliceStore) -> Comparison:
+        """Return the comparison of the first output; `store` has the weights that the parts have."""
+        return Comparison(self.model if self.options.check else None, partial(has_weights, store, self.cells))
+
+    def for_workers(self, parts: Sequence[range]) -> AllStages:
+        """Return what workers need to know of these parts of the model."""
+        pickled = tuple(map(self.pickled, parts))
+        return AllStages(parts=parts, pickled=pickled, total=self.total, seed=self.seed, names=self._names_to_find())
+
+    def cells_of(self, parts: Sequence[range]) -> list[Sequence[stages.Stage]]:
+        """Return the stages of each part, none where workers make them."""
+        return [self.cells[part.start : part.stop] for part in parts]
+
+    def save(self, store: SliceStore, parts: Sequence[range]) -> None:
+        """Save the slices of all parts that this process has."""
+        for number, part in enumerate(self.cells_of(parts) if self.cells else ()):
+            held = stages.ModelPart(part).slice_values(number, self.total)
+            store.save(number, partial(values.write_values, held), held)
 
     def pickled(self, part: range) -> bytes:
         """Return a part for a worker, without weights."""
@@ -69,13 +105,7 @@ class GivenModel:
         makers = () if self.factory else tuple(self.makers[stage] for stage in part)
         return pickling.dump_recipe(pickling.Recipe(part, self.total, self.seed, self.factory, makers))
 
-    def slice_values(self, part: range, number: int) -> dict[str, Any] | None:
-        """Return the values of the slice of a part; None when a worker has to make them."""
-        if not self.cells:
-            return None
-        return stages.ModelPart([self.cells[stage] for stage in part]).slice_values(number, self.total)
-
-    def names_to_find(self) -> list[str] | None:
+    def _names_to_find(self) -> list[str] | None:
         """Return the names by which a worker on another host finds the stages; None when the model names them."""
         options = self.options
         if not options.remote or not self.cells or (options.stages is None and options.cut_at is None):

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from ms_recover.splitting.activity import in_turn
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
 from ms_recover.splitting.instructions import EmitEvent, FailForward, FinishForward
 from ms_recover.splitting.progress import Forward
@@ -29,6 +30,16 @@ class History:
         self.events: deque[Event] = deque(maxlen=_MOST)
         self.spans: deque[Span] = deque(maxlen=_MOST)
         self.reports: deque[ForwardReport] = deque(maxlen=_MOST)
+
+    @property
+    def last_report(self) -> ForwardReport | None:
+        """The report of the last forward."""
+        return self.reports[-1] if self.reports else None
+
+    @property
+    def happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
+        """The spans in turn, the events and the reports until now, oldest first."""
+        return in_turn(self.spans), tuple(self.events), tuple(self.reports)
 
     @property
     def now(self) -> float:

@@ -76,23 +76,22 @@ def remote_world_name(port: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AllStages:
-    """The stages of the whole model."""
+    """The stages of the whole model, for the workers."""
 
+    parts: Sequence[range]
+    """The stages of each part."""
+    pickled: tuple[bytes, ...]
+    """Each part without its weights."""
     total: int
-    seed: int | None = None
+    seed: int | None
     """Of the stages that workers make."""
-    names: Sequence[str] | None = None
+    names: Sequence[str] | None
     """Where the model itself does not say which they are."""
 
 
-def make_jobs(
-    options: Options, pickled: Sequence[bytes], parts: Sequence[range], stages: AllStages, *, method: bytes = b""
-) -> WorkerJobs:
-    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
-
-    The method is how parts are trained.
-    """
-    local = replace(_local_job(options, tuple(pickled)), method=method)
+def make_jobs(options: Options, stages: AllStages, method: bytes) -> WorkerJobs:
+    """Return the jobs of all workers; the method is how parts are trained."""
+    local = replace(_local_job(options, stages.pickled), method=method)
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)
     return WorkerJobs(
@@ -111,7 +110,7 @@ def make_jobs(
                 "mode": local.mode,
                 "names_of_stages": stages.names,
             }
-            for part in parts
+            for part in stages.parts
         ),
     )
 

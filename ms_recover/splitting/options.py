@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -17,28 +17,55 @@ _SHORTEST_S, _LONGEST_S = 0.2, 1e6
 """Of a heartbeat."""
 
 
+@dataclass(frozen=True)
+class Failures:
+    """How to handle lost devices; see `ms_recover.splitting.FaultTolerantModelSplitter`."""
+
+    policy: Policy = "plain"
+    max_restarts: int = 0
+    spares: int = 0
+
+    def __post_init__(self) -> None:
+        _check_number("max_restarts", self.max_restarts, 0)
+        _check_number("spares", self.spares, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to split, and how long to wait; see `ms_recover.splitting.ModelSplitter`."""
+    """The keywords of a splitter; see `ms_recover.splitting.ModelSplitter`.
+
+    Those of a training are checked by `ms_recover.splitting.training.options`, `costs` and `sample` where the model is
+    known.
+    """
 
     num_devices: int
     split: Split
-    chunk_rows: int | None
-    replicas: int
-    heartbeat: float
-    timeout: float
-    start_timeout: float
-    remote: int
-    addr: str
-    port: int
-    threads: int | None
+    failures: Failures = field(default_factory=Failures)
+    sample: Any = None
+    costs: Sequence[float] | None = None
+    chunk_rows: int | None = None
     directory: str | os.PathLike[str] | None = None
+    replicas: int = 2
+    heartbeat: float = 3.0
+    timeout: float = 600.0
+    start_timeout: float = 120.0
+    remote: int = 0
+    addr: str = "127.0.0.1"
+    port: int = 29600
+    threads: int | None = None
+    resume: bool | None = None
     on_event: Callable[..., None] | None = None
     stages: Sequence[Any] | None = None
     cut_at: Sequence[str | int] | None = None
     check: bool = True
     device_target: str | None = None
     device_ids: Sequence[int] | None = None
+    loss_fn: Callable[..., Any] | None = None
+    optimizer: Callable[[list[Any]], Any] | None = None
+    snapshot_steps: int = 10
+    recompute: bool = False
+    save_steps: int | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
@@ -78,19 +105,6 @@ class Options:
                 raise UsageError(f"invalid device_ids {self.device_ids!r:.60}: there are {local} local devices")
             for number in self.device_ids:
                 _check_number("device_ids", number, 0)
-
-
-@dataclass(frozen=True)
-class Failures:
-    """How to handle lost devices; see `ms_recover.splitting.FaultTolerantModelSplitter`."""
-
-    policy: Policy = "plain"
-    max_restarts: int = 0
-    spares: int = 0
-
-    def __post_init__(self) -> None:
-        _check_number("max_restarts", self.max_restarts, 0)
-        _check_number("spares", self.spares, 0)
 
 
 def _check_type(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:

@@ -57,10 +57,11 @@ class PartFiles:
 
     async def _receive(self, device: int, part: int, path: str) -> Digests:
         """Write the slice of a part that a device of another host sends; one part at a time is in memory."""
-        from ms_recover.splitting import batches, values
+        from ms_recover.splitting import values
+        from ms_recover.tensors.arrays import to_tensor
 
         async with self._receiving:
             answer = await self._order(device, part, kind="write", **self._part_fields[part])
-            tensors = map(batches.to_tensor, answer.tensors)
+            tensors = map(to_tensor, answer.tensors)
             held = dict(zip(answer.fields["names"], tensors, strict=True))
             return await asyncio.to_thread(values.write_values, held, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.save_slice import clear_leftovers, withdraw
+from ms_recover.execution.set_aside import supersede
 from ms_recover.file_names import (
     GROUP_INFO_NAME,
     JOURNAL_NAME,
@@ -23,13 +23,13 @@ from ms_recover.file_names import (
     RECOVERY_LOG_NAME,
     SAVING_DIRECTORY,
     STRATEGY_NAME,
-    SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
 )
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.scanning.naming import name_before, read_file_name, read_rank_directory
 from ms_recover.stores.atomic import AtomicFile, temporary_path
-from ms_recover.stores.directories import sync_directory
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
@@ -41,15 +41,7 @@ _STALE_S = 3600.0
 """Age of a temporary directory without claim from which on it may be the remains of a killed splitter."""
 _TRIES = 5
 _CLAIM = "splitter"
-_RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
-_TEMPORARY, _MANIFEST, _SUPERSEDED = map(re.escape, (TEMPORARY_SUFFIX, MANIFEST_SUFFIX, SUPERSEDED_SUFFIX))
-_SLICE = r"split-1_(?P<step>0|[1-9]\d{0,17})\.ckpt"
-_FINAL = rf"{_SLICE}(?:{_SUPERSEDED})?(?:{_MANIFEST})?"
-_BESIDE = "|".join(map(re.escape, (GROUP_INFO_NAME, STRATEGY_NAME)))
-_OWN_FILE = re.compile(
-    rf"(?:{_FINAL}|{_BESIDE}|\.(?:{_FINAL.replace('P<step>', ':')}|(?:{_BESIDE})(?:\.\w+)?){_TEMPORARY})\Z", re.ASCII
-)
-_SAVED = re.compile(rf"{_SLICE}\Z", re.ASCII)
+_BESIDE = (GROUP_INFO_NAME, STRATEGY_NAME)
 
 
 def step_of(trained: int) -> Step:
@@ -68,14 +60,34 @@ def saved_steps(folder: str) -> list[int]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(int(match["step"]) for name in names if (match := _SAVED.match(name)))
+    return sorted(found for name in names if (found := _trained(name)) is not None)
+
+
+def _trained(name: str) -> int | None:
+    """Return the trained steps that a slice's name tells; None for any other name."""
+    found = read_file_name(name)
+    return None if found is None or name != slice_name(found.step.step) else found.step.step
+
+
+def _is_rank(name: str) -> bool:
+    found = read_rank_directory(name)
+    return found is not None and name == f"rank_{found[0]}"
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file in a rank's directory is a splitter's: finished or not, in place or set aside."""
+    hidden = name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+    name = name[1 : -len(TEMPORARY_SUFFIX)] if hidden else name
+    if name in _BESIDE or (hidden and name.startswith(tuple(f"{each}." for each in _BESIDE))):
+        return True
+    return _trained(name_before(name.removesuffix(MANIFEST_SUFFIX))) is not None
 
 
 def newest_saved(directory: str | os.PathLike[str]) -> int | None:
     """Return the newest trained step of which a slice lies in a splitter's directory; None without slices."""
     with explained("reading", os.fspath(directory)):
         try:
-            folders = [entry.path for entry in os.scandir(directory) if _RANK.match(entry.name) and entry.is_dir()]
+            folders = [entry.path for entry in os.scandir(directory) if _is_rank(entry.name) and entry.is_dir()]
         except FileNotFoundError:
             return None
         return max((step for folder in folders for step in saved_steps(folder)), default=None)
@@ -118,18 +130,9 @@ def set_aside_newer(directory: str, step: int) -> None:
     """Rename the slices behind more trained steps than these: a save that was not finished, or given up."""
     with explained("setting aside", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         for folder in _find_ranks(directory):
-            for newer in saved_steps(folder):
-                if newer > step:
-                    _set_aside(os.path.join(folder, slice_name(newer)), step)
-
-
-def _set_aside(path: str, step: int) -> None:
-    aside = path + SUPERSEDED_SUFFIX
-    for suffix in (MANIFEST_SUFFIX, ""):  # first the manifest, so that none stays beside another slice
-        if os.path.lexists(path + suffix):
-            os.replace(path + suffix, aside + suffix)
-    sync_directory(os.path.dirname(path))
-    _log.warning("%s is newer than step %d, from which training goes on: renamed to %s", path, step, aside)
+            for name in [slice_name(newer) for newer in saved_steps(folder) if newer > step]:
+                path, aside = os.path.join(folder, name), supersede(LocalStore(folder), name)
+                _log.warning("%s is newer than step %d, from which training goes on: renamed to %s", path, step, aside)
 
 
 def clear_directory(directory: str) -> None:
@@ -141,7 +144,7 @@ def clear_directory(directory: str) -> None:
         for folder in folders:
             clear_leftovers(folder)
             for name in os.listdir(folder):
-                if _OWN_FILE.match(name):
+                if _is_own(name):
                     os.unlink(os.path.join(folder, name))
             os.rmdir(folder)
 
@@ -153,11 +156,11 @@ def _find_ranks(directory: str) -> list[str]:
     own_files = {JOURNAL_NAME, RECOVERY_LOG_NAME, os.path.basename(temporary_path(_CLAIM))}
     with explained("reading", directory):
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
-            if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):
+            if _is_rank(entry.name) and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
                 for inner in sorted(os.scandir(entry.path), key=lambda inner: inner.name):
                     known = inner.name == SAVING_DIRECTORY and inner.is_dir(follow_symlinks=False)
-                    if not known and not (_OWN_FILE.match(inner.name) and inner.is_file(follow_symlinks=False)):
+                    if not known and not (_is_own(inner.name) and inner.is_file(follow_symlinks=False)):
                         foreign.append(f"{entry.name}/{inner.name}")
             elif entry.name not in own_files or not entry.is_file(follow_symlinks=False):
                 foreign.append(entry.name)

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
-import weakref
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, values
+from ms_recover.splitting import batches
 from ms_recover.splitting.batches import Whole
-from ms_recover.splitting.comparison import Comparison, compare_sample, has_weights
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
-from ms_recover.splitting.events import Event, Rows
+from ms_recover.splitting.engine_thread import EngineThread
+from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
 from ms_recover.splitting.given_model import given_model
 from ms_recover.splitting.gradients import outside_graphs, without_gradients
-from ms_recover.splitting.history import History
-from ms_recover.splitting.job import AllStages, make_jobs
+from ms_recover.splitting.job import make_jobs
 from ms_recover.splitting.model_parts import CallablePart
 from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign
-from ms_recover.splitting.reports import Reports
 from ms_recover.splitting.saved_split import go_on_from
 from ms_recover.splitting.slices import SliceStore
-from ms_recover.splitting.stages import ModelPart
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.training.method import Method
-from ms_recover.splitting.training.options import check_trainable, training_options
-from ms_recover.splitting.training.own_weights import try_optimizer
+from ms_recover.splitting.summary import summary
+from ms_recover.splitting.timeline.page import write_timeline
+from ms_recover.splitting.timeline.trace import write_trace
+from ms_recover.splitting.training.method import pickled_method
+from ms_recover.splitting.training.options import training_options
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
-from ms_recover.splitting.weights import Weights
-from ms_recover.worlds.loop_thread import LoopThread
+from ms_recover.tensors.memory import set_value
 
-T = TypeVar("T")
 _CHUNKS_PER_PART = 4
 
 
-class ModelSplitter(Reports, Weights):
+class ModelSplitter:
     """Runs a model's forward over several devices, each of them a process with its own MindSpore.
 
     With ``split="layers"`` the model is cut into parts, one per device, and the batch into chunks that flow through
@@ -181,86 +175,38 @@ class ModelSplitter(Reports, Weights):
         save_steps: int | None = None,
         clip_norm: float | None = None,
     ) -> None:
-        training = training_options(
-            loss_fn=loss_fn,
-            optimizer=optimizer,
-            snapshot_steps=snapshot_steps,
-            recompute=recompute,
-            save_steps=save_steps,
-            clip_norm=clip_norm,
-        )
-        if save_steps is not None and directory is None:
-            raise UsageError("save_steps needs a directory that stays: give one")
-        options = Options(
-            num_devices=num_devices,
-            split=split,
-            chunk_rows=chunk_rows,
-            replicas=replicas,
-            heartbeat=heartbeat,
-            timeout=timeout,
-            start_timeout=start_timeout,
-            remote=remote,
-            addr=addr,
-            port=port,
-            threads=threads,
-            directory=directory,
-            on_event=on_event,
-            stages=stages,
-            cut_at=cut_at,
-            check=check,
-            device_target=device_target,
-            device_ids=device_ids,
-        )
-        self._options = options
+        # the signature is for those who call; from here on all keywords travel as one value
+        keywords = {name: value for name, value in locals().items() if name not in ("self", "model")}
+        self._options = options = Options(**keywords, failures=self._failures)
         self.num_devices = num_devices
-        self._is_temporary = directory is None
-        self._history = History(on_event)
+        training = training_options(options)
         given = given_model(model, options)
-        self._weights = given.weights
-        stage_costs = given.costs(costs, sample)
-        found = go_on_from(directory, resume)
-        self.parts = given.parts(stage_costs, found)
-        if check and sample is not None and given.model is not None:
-            compare_sample(given.model, ModelPart(given.cells), sample if isinstance(sample, tuple) else (sample,))
-        method = b""
-        if training is not None:
-            stages_of_parts = [given.cells[part.start : part.stop] for part in self.parts]
-            check_trainable(stages_of_parts, split, num_devices, remote)
-            try_optimizer(training.optimizer, stages_of_parts, found.manifests if found else ())
-            method = pickling.dump_method(Method(training.loss_fn, training.optimizer, recompute, clip_norm))
-        pickled = list(map(given.pickled, self.parts))
-        whole = AllStages(total=given.total, seed=given.seed, names=given.names_to_find())
-        jobs = make_jobs(options, pickled, self.parts, whole, method=method)
-        self._store = SliceStore(directory, len(self.parts), found.replicas if found else replicas, found)
-        self._comparison = Comparison(given.model if check else None, partial(has_weights, self._store, given.cells))
+        self._weights = given.weights  # the parameters of the model that was passed in, by their names in slices
+
+        saved = go_on_from(options.directory, options.resume)
+        stage_costs = given.costs()
+        self.parts = given.parts(stage_costs, saved)
+        given.compare_sample()
+        method = pickled_method(options, given.cells_of(self.parts), saved.manifests if saved else ())
+        jobs = make_jobs(options, given.for_workers(self.parts), method)
+
+        self._store = SliceStore(options.directory, len(self.parts), saved.replicas if saved else replicas, saved)
+        self._comparison = given.comparison(self._store)
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
             [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
             self._failures.policy,
             self._failures.max_restarts,
         )
-        self._devices = Devices(
-            state=state,
-            store=self._store,
-            jobs=jobs,
-            history=self._history,
-            chunk_limit=timeout,
-            spares=self._failures.spares,
-        )
-        self._engine = Engine(self._devices)
-        if training is not None:
-            policy, step = self._failures.policy, self._store.step
-            self._engine.trainer = Trainer(self._devices, training, len(self.parts), split, policy, step)
-        self._loop_thread = LoopThread(type(self).__name__)
-        self._loop_thread.__enter__()
-        # the arguments must not refer to the splitter, which would then never be garbage
-        self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
+        self._devices = Devices(options, state, self._store, jobs)
+        self._history = self._devices.history
+        trainer = None if training is None else Trainer(self._devices, training, len(self.parts))
+        self._engine = Engine(self._devices, trainer)
+        self._thread = EngineThread(type(self).__name__, self._engine, self._store)
         try:
-            for number, part in enumerate(self.parts if found is None else ()):
-                held = given.slice_values(part, number)
-                if held is not None:
-                    self._store.save(number, partial(values.write_values, held), held)
-            self._wait_for(self._engine.begin)
+            if saved is None:
+                given.save(self._store, self.parts)
+            self._thread.run(self._engine.begin)
         except BaseException:
             self.close()
             raise
@@ -308,8 +254,8 @@ class ModelSplitter(Reports, Weights):
             When a part raises on these inputs.
         """
         batch = batches.Batch(args, kwargs)
-        cuts = self._cuts(batch.rows)
-        output, complete = self._wait_for(lambda: self._engine.forward(batch, cuts))
+        cuts = self.chunks(batch.rows)
+        output, complete = self._thread.run(lambda: self._engine.forward(batch, cuts))
         if complete:
             self._comparison.compare(batch, output, cuts)
         return without_gradients(output, batch.tensors, self._weights.values())
@@ -351,52 +297,144 @@ class ModelSplitter(Reports, Weights):
         if not batch.rows:
             raise UsageError("the batch has no row to train with: leave empty batches out")
         self._comparison.stop()  # the parts are about to have other weights than the model
-        return self._wait_for(lambda: self._engine.train_step(batch, self._cuts(batch.rows)))
+        return self._thread.run(lambda: self._engine.train_step(batch, self.chunks(batch.rows)))
 
     def chunks(self, rows: int) -> list[Rows]:
         """Return the chunks that a batch of so many rows is cut into: the first row of each, and the one after it."""
-        return self._cuts(rows)
-
-    def close(self) -> None:
-        """End all processes, and remove a temporary directory."""
-        self._close()
-
-    def _run_part(self, call: Whole, parts: range) -> Any:
-        output, _ = self._wait_for(lambda: self._engine.forward(call, [(0, call.rows)], parts))
-        return without_gradients(output, call.tensors, self._weights.values())
-
-    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""
-        if not self._close.alive:
-            raise UsageError("this splitter is closed")
-        _restore_interrupt_handler()
-        return self._loop_thread.run(make)
-
-    def _cuts(self, rows: int) -> list[Rows]:
         if self._options.chunk_rows is not None:
             return batches.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
         parts = len(self.parts)
-        return batches.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
+        return batches.plan_chunks(rows, self.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
 
+    @property
+    def directory(self) -> str:
+        """The directory of the parts' weights."""
+        return self._store.directory
 
-def _close(loop_thread: LoopThread, engine: Engine, store: SliceStore, process: int) -> None:
-    if os.getpid() != process:
-        return  # a forked child: the processes are its parent's
-    if loop_thread.here:  # the garbage collector runs in the thread that has to end
-        arguments = (loop_thread, engine, store, process)
-        threading.Thread(target=_close, args=arguments, name="ms_recover.splitting.close").start()
-        return
-    try:
-        _restore_interrupt_handler()
-        loop_thread.run(engine.close)
-    finally:
-        loop_thread.__exit__()
-        store.close()
+    @property
+    def step(self) -> int:
+        """Number of trained steps, those before a resume included: go on with the batch behind them."""
+        trainer = self._engine.trainer
+        return self._store.step if trainer is None else trainer.step
 
+    def save(self) -> str:
+        """Save the weights, the state of the optimizers and the step number as slices; return their directory.
 
-def _restore_interrupt_handler() -> None:
-    """Restore Python's handler of Ctrl-C: MindSpore installs one that ends the process."""
-    if threading.current_thread() is threading.main_thread():
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler):
-            signal.signal(signal.SIGINT, handler)
+        They are those behind the last finished step, in the formats of ``recover-ckpt``. The slices of the save before
+        stay. A splitter that does not train has saved its weights when it was made.
+
+        Raises
+        ------
+        UsageError
+            When the splitter was made without a directory, or is closed.
+        NotSavedError
+            When they cannot be written; the slices of the save before are whole then.
+        DeviceLostError
+            When a device is lost and nothing takes its place.
+        """
+        if self._options.directory is None:
+            raise UsageError("the directory of this splitter is temporary: make one with directory=... to save")
+        self._thread.run(self._engine.save)
+        return self.directory
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights as the devices have them, under the names that they have in the model.
+
+        Returns
+        -------
+        dict of str to mindspore.Parameter
+            Copies, for ``mindspore.load_param_into_net`` or ``Cell.load_state_dict``. Stages that workers make have the
+            names of an ``nn.SequentialCell`` of all stages, such as ``3.weight``.
+
+        Raises
+        ------
+        UsageError
+            When the splitter is closed.
+        UnrecoverableError
+            When every slice of a part is damaged.
+        """
+        return self._thread.run(self._engine.read_weights)
+
+    def sync(self) -> None:
+        """Set the weights of the model that was passed in to those of `state_dict`, in the memory that they have.
+
+        Raises
+        ------
+        UsageError
+            When the model was made by a factory: this process has none. Or when the splitter is closed.
+        UnrecoverableError
+            When every slice of a part is damaged; no weight is set then.
+        """
+        if not self._weights:
+            raise UsageError("there is no model to set: it was given as a factory or has no weights; see state_dict")
+        found = self.state_dict()
+        for name, parameter in self._weights.items():
+            set_value(parameter, found[name])
+
+    @property
+    def processes(self) -> list[int | None]:
+        """For each device the id of its process; None while it has none on this host."""
+        return self._devices.processes
+
+    @property
+    def last_report(self) -> ForwardReport | None:
+        """The report of the last forward."""
+        return self._history.last_report
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The events since the splitter was made, oldest first."""
+        return tuple(self._history.events)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The chunks that each device computed, with their times."""
+        return self._history.happened[0]
+
+    @property
+    def spares(self) -> int:
+        """Number of idle processes that can take over."""
+        return len(self._devices.pool.spares)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the splitter was made: the clock of events and spans."""
+        return self._history.now
+
+    def report(self) -> None:
+        """Print the work of each device, the totals and the last events."""
+        sys.stdout.write(self.summary() + "\n")
+
+    def summary(self) -> str:
+        """Return the text that `report` prints."""
+        return summary(self._devices.state.devices, self.processes, *self._history.happened)
+
+    def timeline(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows the chunks and faults of each device over time.
+
+        Beside the page, with the ending ``.trace.json``, the same is written as trace events: open that file in
+        https://ui.perfetto.dev or chrome://tracing.
+
+        Parameters
+        ----------
+        path : path
+            Such as ``timeline.html``, with ``timeline.trace.json`` beside it. Existing files are replaced.
+
+        Raises
+        ------
+        UsageError
+            When the path is invalid.
+        StorageError
+            When a file cannot be written.
+        """
+        happened = self._history.happened
+        write_timeline(path, *happened)
+        write_trace(path, *happened)
+
+    def close(self) -> None:
+        """End all processes, and remove a temporary directory."""
+        self._thread.close()
+
+    def _run_part(self, call: Whole, parts: range) -> Any:
+        output, _ = self._thread.run(lambda: self._engine.forward(call, [(0, call.rows)], parts))
+        return without_gradients(output, call.tensors, self._weights.values())

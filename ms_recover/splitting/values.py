@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 
 from ms_recover.errors import FormatError, UsageError
@@ -22,7 +21,7 @@ from ms_recover.formats.reading import open_regular
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import ByteRange, Parameter
 from ms_recover.splitting.stages import MARK
-from ms_recover.tensors.memory import bytes_of, fill, memory_of
+from ms_recover.tensors.memory import bytes_of, memory_of, set_value, tensor_over
 
 _READ = 16 << 20
 """Bytes that are read at once."""
@@ -76,17 +75,12 @@ class SliceFile:
         parameter, _ = self._place(name)
         data = np.empty(parameter.nbytes, np.uint8)
         self._read(name, data.data)
-        if parameter.dtype == "BFloat16":  # numpy lacks it
-            from mindspore._c_expression import TensorPy
-
-            return ms.Tensor(TensorPy.convert_bytes_to_tensor(data.tobytes(), parameter.shape, ms.bfloat16))
         try:
-            kind = np.dtype(parameter.dtype.lower())
+            return tensor_over(parameter.dtype, parameter.shape, data)
         except TypeError:
             raise FormatError(
                 f"{self.path}: {name} is of type {parameter.dtype}, of which there are no tensors"
             ) from None
-        return ms.Tensor.from_numpy(data.view(kind).reshape(parameter.shape))
 
     def fill(self, name: str, tensor: Any) -> None:
         """Set a tensor to a value, in the memory that it has; FormatError when type or shape differ."""
@@ -97,12 +91,10 @@ class SliceFile:
                 f"expected {tensor.dtype} {list(tensor.shape)}"
             )
         memory = memory_of(tensor)
-        if memory is None:
-            tensor.assign_value(self.read(name))
-        elif memory.flags.c_contiguous:
+        if memory is not None and memory.flags.c_contiguous:
             self._read(name, memory.reshape(-1).view(np.uint8).data)
         else:
-            fill(memory, bytes_of(self.read(name)))
+            set_value(tensor, self.read(name))
 
     def _place(self, name: str) -> tuple[Parameter, tuple[ByteRange, ...]]:
         try:
@@ -119,15 +111,6 @@ class SliceFile:
                     if not count:
                         raise FormatError(f"{self.path} ends within {name}: somebody has cut it")
                     memory, at = memory[count:], at + count
-
-
-def assign(tensor: Any, value: Any) -> None:
-    """Set a tensor to the value of another of its type and shape, in the memory that it has."""
-    memory = memory_of(tensor)
-    if memory is None:
-        tensor.assign_value(value)
-    else:
-        fill(memory, bytes_of(value))
 
 
 def _describe(name: str, value: Any) -> Parameter:

@@ -163,11 +163,11 @@ class PartRunner:
 
     def _import_all(self) -> None:
         """Import the code that parts need: a spare has the time now."""
-        names = ["batches", "nested", "stages", "values"]
-        names += ["pickling"] if self._job.parts else []
-        names += ["training.trained_part"] if self._job.method else []
+        names = ["splitting.nested", "splitting.stages", "splitting.values", "tensors.arrays"]
+        names += ["splitting.pickling"] if self._job.parts else []
+        names += ["splitting.training.trained_part"] if self._job.method else []
         for name in names:
-            importlib.import_module(f"ms_recover.splitting.{name}")
+            importlib.import_module(f"ms_recover.{name}")
         if self._job.parts and self._job.target == "CPU":  # other processes have to take their device first
             from ms_recover.splitting import pickling
 
@@ -239,19 +239,20 @@ class PartRunner:
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""
-        from ms_recover.splitting import batches, nested
+        from ms_recover.splitting import nested
+        from ms_recover.tensors.arrays import to_host, to_tensor
 
         began = time.perf_counter()
         number = message.fields["part"]
         if number in self._trained:
             self._trained[number].infer(self._job.mode)
-        given = nested.unflatten(message.fields["skeleton"], [batches.to_tensor(tensor) for tensor in message.tensors])
+        given = nested.unflatten(message.fields["skeleton"], [to_tensor(tensor) for tensor in message.tensors])
         part = self._parts[number]
         output = part(*given[0], **given[1]) if number == 0 else part(given)
         skeleton, leaves = nested.flatten(output)
         self._control.send(
             "ran",
-            [batches.to_host(leaf) for leaf in leaves],
+            [to_host(leaf) for leaf in leaves],
             part=number,
             chunk=message.fields["chunk"],
             skeleton=skeleton,

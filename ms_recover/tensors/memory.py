@@ -9,7 +9,7 @@ stepped in PyNative mode never sees. The memory itself begins at ``data_ptr()`` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,24 @@ def bytes_of(tensor: Any) -> memoryview:
     return _flat(np.ascontiguousarray(tensor.asnumpy()))
 
 
+def host_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a whole tensor, a parameter for instance, on this host: to read and to write."""
+    memory = memory_of(tensor)
+    found: npt.NDArray[np.uint8] = (tensor.asnumpy() if memory is None else memory).reshape(-1).view(np.uint8)
+    return found
+
+
+def byte_copies(tensors: Iterable[Any]) -> list[npt.NDArray[np.uint8]]:
+    """Return copies of the bytes of whole tensors, for `set_bytes`."""
+    return [host_bytes(tensor).copy() for tensor in tensors]
+
+
+def set_bytes(tensors: Iterable[Any], values: Iterable[npt.NDArray[np.uint8]]) -> None:
+    """Set whole tensors to these bytes, in the memory that they have."""
+    for tensor, value in zip(tensors, values, strict=True):
+        np.copyto(host_bytes(tensor), value)
+
+
 def fillable(tensor: Any) -> npt.NDArray[Any]:
     """Return the memory of a tensor that is to be filled; raises `UsageError` when there is none to write to."""
     memory = memory_of(tensor)
@@ -102,6 +120,27 @@ def tensor_of(dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> A
     if not len(data):
         return ms.Tensor(np.empty(shape, np.float32), kind)
     return ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(data), shape, kind))
+
+
+def tensor_over(dtype: str, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> Any:
+    """Return what `tensor_of` returns, on this memory, which nobody else may change; of bfloat16 it is a copy.
+
+    MindSpore is imported for it. Raises `TypeError` for a type that numpy and MindSpore have no tensors of.
+    """
+    if dtype == "BFloat16":  # numpy lacks it
+        return tensor_of(dtype, shape, memory.data)
+    import mindspore as ms
+
+    return ms.Tensor.from_numpy(memory.view(np.dtype(dtype.lower())).reshape(shape))
+
+
+def set_value(tensor: Any, value: Any) -> None:
+    """Set a tensor to the value of another of its type and shape, in the memory that it has."""
+    memory = memory_of(tensor)
+    if memory is None:
+        tensor.assign_value(value)
+    else:
+        fill(memory, bytes_of(value))
 
 
 def _is_on_host(tensor: Any) -> bool:

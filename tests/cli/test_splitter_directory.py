@@ -100,3 +100,22 @@ def test_a_part_without_any_slice_is_unrecoverable(store, tmp_path, recover_ckpt
     assert {rank["rank"] for rank in refused.json["ranks"] if rank["verdict"] == "unrecoverable"} == {2, 3}
     with pytest.raises(UnrecoverableError, match="part 1"):
         store.path(1)
+
+
+def test_the_audit_knows_what_replicas_outlive(store, recover_ckpt):
+    audit = recover_ckpt("audit", store.directory, "--survive", "rank", "--json")
+    assert audit.code == 0
+    (level,) = audit.json["levels"]
+    assert (level["survived"], level["smallest_fatal"]) == (1, 2)
+    assert level["minimal"] == [["0", "1"], ["2", "3"], ["4", "5"]], "the replicas of each part"
+
+
+def test_a_copy_is_a_backup_from_which_a_part_comes_back(store, tmp_path, recover_ckpt):
+    copied = recover_ckpt("copy", store.directory, tmp_path / "backup")
+    assert copied.code == 0
+    for rank in (2, 3):
+        shutil.rmtree(at(store, tmp_path, rank).parent)
+    assert recover_ckpt("plan", store.directory).code == 4
+    assert recover_ckpt("apply", store.directory, "--from", tmp_path / "backup").code == 0
+    assert at(store, tmp_path, 2).read_bytes() == at(store, tmp_path, 3).read_bytes() == content(1)
+    assert recover_ckpt("verify", store.directory, "--deep").code == 0

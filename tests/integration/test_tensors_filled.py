@@ -11,8 +11,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
-from ms_recover.splitting.values import assign  # noqa: E402
-from ms_recover.tensors.memory import memory_of  # noqa: E402
+from ms_recover.tensors.memory import memory_of, set_value  # noqa: E402
 from ms_recover.worlds import WorldManager, multiworld  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
@@ -199,7 +198,7 @@ def test_what_splitting_assigns_is_seen_by_the_whole(mode, view):
     base, values = ms.Tensor(np.zeros(SHAPE, np.float32)), np.arange(24, dtype=np.float32).reshape(SHAPE)
     wanted = np.zeros(SHAPE, np.float32)
     VIEWS[view](wanted)[...] = VIEWS[view](values)
-    assign(VIEWS[view](base), ms.Tensor(np.array(VIEWS[view](values))))
+    set_value(VIEWS[view](base), ms.Tensor(np.array(VIEWS[view](values))))
     assert np.array_equal(base.asnumpy(), wanted)
 
 

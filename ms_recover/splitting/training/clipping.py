@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import ops
 
-from ms_recover.splitting.training.part_state import bytes_of
+from ms_recover.tensors.memory import host_bytes
 
 
 def square_sums(gradients: Iterable[Any]) -> list[float]:
@@ -38,4 +38,4 @@ def clip(gradients: Iterable[Any], limit: float, sums: Sequence[float]) -> None:
     divisor, factor = ms.Tensor(np.where(norm >= bound, norm, bound)), ms.Tensor(bound)
     for each in gradients:
         clipped = (each * factor / divisor).astype(each.dtype)
-        np.copyto(bytes_of(each), bytes_of(clipped))
+        np.copyto(host_bytes(each), host_bytes(clipped))

@@ -10,9 +10,9 @@ import numpy as np
 
 from ms_recover.splitting import nested
 from ms_recover.splitting.instructions import EmitEvent, Loss
+from ms_recover.splitting.orders import DeviceGoneError
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.training.journal import Entry
-from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.schedule import Op, Schedule, slot_of
 from ms_recover.splitting.training.trained_devices import MOST_FAILURES, TrainedDevices
 
@@ -118,7 +118,7 @@ class StepGradients:
             task.result()
             self._schedule.done(device, op)
         except DeviceGoneError:
-            if trained.split != "batch" or trained.policy in ("plain", "raise"):
+            if trained.options.split != "batch" or trained.policy in ("plain", "raise"):
                 raise
             self._schedule.lost(device, op)
             lost = trained.state.devices[device]
@@ -183,7 +183,7 @@ class StepGradients:
             return leaves[wanted:], {"skeleton": skeleton, "wanted": wanted, "given": given}
         skeleton, leaves = nested.flatten((*arguments, *targets))
         path = ""
-        if trained.split == "batch":
+        if trained.options.split == "batch":
             generation = trained.state.devices[device].generation
             path = trained.devices.memory.path("gradients", device, generation, op.chunk)
         weight = (stop - start) / entry.total if trained.options.reduction == "mean" else 1.0

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ms_recover.errors import UsageError
+from ms_recover.splitting.options import Options, Split
 
 Reduction = Literal["mean", "sum"]
 
@@ -18,6 +19,7 @@ Reduction = Literal["mean", "sum"]
 class TrainingOptions:
     """How to train; see `ms_recover.splitting.ModelSplitter`."""
 
+    split: Split
     loss_fn: Callable[..., Any]
     optimizer: Callable[[list[Any]], Any]
     snapshot_steps: int = 10
@@ -81,25 +83,36 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def training_options(**given: Any) -> TrainingOptions | None:
-    """Return the options, or None when neither a loss nor an optimizer is given."""
-    if given["loss_fn"] is None and given["optimizer"] is None:
-        if given.get("clip_norm") is not None:
+def training_options(options: Options) -> TrainingOptions | None:
+    """Return how to train, or None when neither a loss nor an optimizer is given."""
+    if options.save_steps is not None and options.directory is None:
+        raise UsageError("save_steps needs a directory that stays: give one")
+    if options.loss_fn is None and options.optimizer is None:
+        if options.clip_norm is not None:
             raise UsageError("clip_norm clips gradients of a training: give loss_fn and optimizer, too")
         return None
-    for name, other in (("loss_fn", "optimizer"), ("optimizer", "loss_fn")):
-        if given[name] is None:
-            raise UsageError(f"training needs {name} too, beside {other}")
-    return TrainingOptions(**given)
+    if options.loss_fn is None:
+        raise UsageError("training needs loss_fn too, beside optimizer")
+    if options.optimizer is None:
+        raise UsageError("training needs optimizer too, beside loss_fn")
+    return TrainingOptions(
+        split=options.split,
+        loss_fn=options.loss_fn,
+        optimizer=options.optimizer,
+        snapshot_steps=options.snapshot_steps,
+        recompute=options.recompute,
+        save_steps=options.save_steps,
+        clip_norm=options.clip_norm,
+    )
 
 
-def check_trainable(parts: Sequence[Sequence[Any]], split: str, num_devices: int, remote: int) -> None:
+def check_trainable(parts: Sequence[Sequence[Any]], options: Options) -> None:
     """Refuse what cannot be trained; `parts` are the stages of each part, none where workers make them."""
-    if remote:
+    if options.remote:
         raise UsageError("training with workers on other hosts is not supported: make a splitter with remote=0")
-    if split == "layers" and num_devices > len(parts):
+    if options.split == "layers" and options.num_devices > len(parts):
         raise UsageError(
-            f"{num_devices} devices for {len(parts)} stages: in training every device holds a part of its own, "
+            f"{options.num_devices} devices for {len(parts)} stages: in training every device holds a part of its own, "
             f'so give at most {len(parts)}, or split="batch"'
         )
     owners: dict[int, int] = {}

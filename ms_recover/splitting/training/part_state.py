@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from ms_recover.errors import FormatError
+from ms_recover.splitting.shared_memory import Mapped, places_of
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.values import SliceFile
 from ms_recover.stores.digest import name_digest
-from ms_recover.tensors.memory import memory_of
-
-Bytes = npt.NDArray[np.uint8]
-_ALIGN = 64
+from ms_recover.tensors.memory import host_bytes, set_bytes
 
 
 class PartState:
@@ -38,21 +33,18 @@ class PartState:
         """The values that are no weights of the part, by their names in its slice."""
         self.layout: list[dict[str, Any]] = []
         """For each value ``kind``, ``name``, ``dtype``, ``shape``, ``offset``, ``size``."""
-        offset = 0
-        for kind, name, parameter in found:
-            size = bytes_of(parameter).nbytes
+        self._places, self._size = places_of(host_bytes(parameter).nbytes for parameter in self._parameters)
+        for (kind, name, parameter), place in zip(found, self._places, strict=True):
             self.layout.append(
                 {
                     "kind": kind,
                     "name": name,
                     "dtype": str(parameter.dtype).lower(),
                     "shape": list(parameter.shape),
-                    "offset": offset,
-                    "size": size,
+                    "offset": place.start,
+                    "size": place.stop - place.start,
                 }
             )
-            offset += -(-size // _ALIGN) * _ALIGN
-        self._size = max(offset, 1)
 
     def fill(self, file: SliceFile) -> None:
         """Set the values that are no weights to those of a slice; those of another optimizer raise FormatError."""
@@ -68,10 +60,9 @@ class PartState:
         """Copy the values to shared memory; return the digest of all bytes."""
         digest = xxhash.xxh3_128()
         with Mapped(path, self._size) as memory:
-            for entry, parameter in zip(self.layout, self._parameters, strict=True):
-                into = memory.array[entry["offset"] : entry["offset"] + entry["size"]]
-                np.copyto(into, bytes_of(parameter))
-                digest.update(into.data)
+            for place, parameter in zip(self._places, self._parameters, strict=True):
+                np.copyto(memory.array[place], host_bytes(parameter))
+                digest.update(memory.array[place].data)
         return name_digest(digest)
 
     def load(self, path: str, digest: str) -> None:
@@ -80,13 +71,12 @@ class PartState:
         with Mapped(path) as memory:
             if len(memory.array) != self._size:
                 raise FormatError(f"a snapshot has {len(memory.array)} bytes, expected {self._size} for this part")
-            places = [memory.array[entry["offset"] : entry["offset"] + entry["size"]] for entry in self.layout]
-            for place in places:
-                found.update(place.data)
+            values = [memory.array[place] for place in self._places]
+            for value in values:
+                found.update(value.data)
             if name_digest(found) != digest:
                 raise FormatError("a snapshot in memory has other bytes than were saved: check this machine's memory")
-            for place, parameter in zip(places, self._parameters, strict=True):
-                np.copyto(bytes_of(parameter), place)
+            set_bytes(self._parameters, values)
 
 
 def values_of(optimizer: Any, weights: Sequence[Any]) -> dict[str, Any]:
@@ -105,36 +95,3 @@ def values_of(optimizer: Any, weights: Sequence[Any]) -> dict[str, Any]:
 def name_in_slice(name: str, weights: Collection[str]) -> str:
     """Return the name that a value of an optimizer has in the slice of a part with these weights."""
     return f"optimizer.{name}" if name in weights else name
-
-
-class Mapped:
-    """Shared memory mapped into this process; it grows to a `size` if it is smaller."""
-
-    def __init__(self, path: str, size: int | None = None) -> None:
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            if size is not None and os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-            self._map = mmap.mmap(descriptor, 0)
-        finally:
-            os.close(descriptor)
-        self.array: Bytes = np.frombuffer(self._map, np.uint8)
-
-    def __enter__(self) -> Mapped:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.array = np.empty(0, np.uint8)
-        # the map ends with the last array on it
-
-
-def bytes_of(parameter: Any) -> Bytes:
-    """Return the bytes of a parameter in host memory, to read and to write."""
-    memory = memory_of(parameter)
-    found: Bytes = (parameter.asnumpy() if memory is None else memory).reshape(-1).view(np.uint8)
-    return found
-
-
-def copies_of(parameters: Sequence[Any]) -> list[Bytes]:
-    """Return copies of the bytes of parameters."""
-    return [bytes_of(parameter).copy() for parameter in parameters]

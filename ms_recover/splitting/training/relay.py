@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from ms_recover.splitting.training.part_state import Mapped
+from ms_recover.splitting.shared_memory import Mapped, places_of
 from ms_recover.worlds.tensors import Raw, copied, raw, to_array, to_tensor
 
 Layout = Sequence[tuple[str, Sequence[int], int, int]]
 """For each tensor its type, shape, offset and number of bytes."""
-_ALIGN = 64
 
 
 def put(path: str, leaves: Sequence[Any]) -> Layout:
     """Copy tensors into a piece of shared memory; return where they lie."""
-    sources, layout, offset = [raw(leaf) for leaf in leaves], [], 0
-    for source in sources:
-        layout.append((source.dtype, source.shape, offset, len(source.data)))
-        offset += -(-len(source.data) // _ALIGN) * _ALIGN
-    with Mapped(path, max(1, offset)) as memory:
-        for source, (_, _, start, size) in zip(sources, layout, strict=True):
-            np.copyto(memory.array[start : start + size], np.frombuffer(source.data, np.uint8))
-    return layout
+    sources = [raw(leaf) for leaf in leaves]
+    places, size = places_of(len(source.data) for source in sources)
+    with Mapped(path, size) as memory:
+        for source, place in zip(sources, places, strict=True):
+            np.copyto(memory.array[place], np.frombuffer(source.data, np.uint8))
+    return [
+        (source.dtype, source.shape, place.start, len(source.data))
+        for source, place in zip(sources, places, strict=True)
+    ]
 
 
 def take(path: str, layout: Layout) -> list[Any]:

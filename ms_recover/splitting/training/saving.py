@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from ms_recover.errors import NotSavedError, StorageError, VerificationError
 from ms_recover.splitting.devices import Devices
+from ms_recover.splitting.orders import OrderFailedError
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.training.alignment import Holder
-from ms_recover.splitting.training.orders import OrderFailedError
 from ms_recover.splitting.training.step_loss import StepLoss
 
 

@@ -63,11 +63,6 @@ class Schedule:
         """Whether nothing waits or runs."""
         return not self._running and not any(self._waiting)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether an operation waits for a device."""
-        return any(self._waiting)
-
     def assign(self, holders: Mapping[int, Sequence[int]]) -> list[tuple[int, Op]]:
         """Return the operations to send now, and mark them as running; `holders` are the parts of each device."""
         sent: list[tuple[int, Op]] = []
@@ -84,11 +79,10 @@ class Schedule:
         self._done.add(op)
 
     def lost(self, device: int, op: Op) -> None:
-        """Put an operation of a lost device back in front."""
+        """Let an operation of a lost device wait again, in chunk order; of a single part, where each is on its own."""
         self._running.remove((device, op))
         self._waiting[op.part].append(op)
-        if self._parts == 1:
-            self._waiting[0].sort()
+        self._waiting[op.part].sort()
 
     def drop(self, op: Op) -> None:
         """Give up a waiting operation."""

@@ -9,12 +9,10 @@ from ms_recover.errors import DeviceLostError, PartError
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import place_text
 from ms_recover.splitting.instructions import Loss
-from ms_recover.splitting.options import Split
+from ms_recover.splitting.orders import DeviceGoneError, OrderFailedError
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.protocol import Message
-from ms_recover.splitting.state import Policy
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
 
 MOST_FAILURES = 16
 """Most losses in a row, without a finished step between, that are taken for independent failures."""
@@ -23,18 +21,15 @@ MOST_FAILURES = 16
 class TrainedDevices:
     """Devices that train one step after the other."""
 
-    def __init__(
-        self, devices: Devices, options: TrainingOptions, parts: int, split: Split, policy: Policy, step: int = 0
-    ) -> None:
+    def __init__(self, devices: Devices, options: TrainingOptions, parts: int) -> None:
         self.devices = devices
         self.state = devices.state
         self.options = options
         self.parts = parts
-        self.split = split
-        self.policy = policy
+        self.policy = devices.state.policy
         self.attempt = 0
         self.failures = 0
-        self.step = step
+        self.step = devices.store.step
         """Number of finished steps."""
         self.stepping = False
 

@@ -12,17 +12,17 @@ import numpy as np
 from mindspore import nn
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches
+from ms_recover.splitting.shared_memory import Mapped, places_of
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.training import clipping, relay
 from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.own_weights import own_weights
-from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
+from ms_recover.splitting.training.part_state import PartState
 from ms_recover.splitting.training.seeds import RandomState
 from ms_recover.splitting.training.tape import Jitted, Recorded
+from ms_recover.tensors.arrays import to_host
+from ms_recover.tensors.memory import byte_copies, host_bytes, set_bytes
 from ms_recover.worlds.tensors import raw
-
-_ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,8 @@ class TrainedPart:
         self._forget()
         self._attempt = step, attempt
         if self._before is not None:
-            for parameter, values in zip(self._others, self._before, strict=True):
-                np.copyto(bytes_of(parameter), values)
-        self._before = copies_of(self._others)
+            set_bytes(self._others, self._before)
+        self._before = byte_copies(self._others)
 
     def forward(self, step: int, chunk: int, given: GivenValues) -> Recorded:
         """Go forward over a chunk and keep it for the way back; return it with its outputs."""
@@ -97,10 +96,10 @@ class TrainedPart:
         """Go back over a chunk; return the gradients of its inputs, and keep those of the weights."""
         self.add_found()
         self._random.seed(step, chunk)
-        others = copies_of(self._others) if self._again else []
+        others = byte_copies(self._others) if self._again else None
         inputs, self._found = self._open.pop(chunk).backward(sens)
-        for parameter, values in zip(self._others, others, strict=False):  # statistics count once
-            np.copyto(bytes_of(parameter), values)
+        if others is not None:
+            set_bytes(self._others, others)  # statistics count once
         return inputs
 
     def both(self, step: int, chunk: int, given: GivenValues, weight: float, *, inputs: int) -> tuple[float, list[Any]]:
@@ -113,7 +112,7 @@ class TrainedPart:
         loss = recorded.outputs[0] if len(recorded.outputs) == 1 else None
         if loss is None or int(np.prod(loss.shape)) != 1 or recorded.skeleton != ["tensor", 0]:
             raise UsageError("loss_fn has to return one number, the mean over the rows of its arguments")
-        value = batches.to_host(loss.astype(ms.float32)).reshape(())
+        value = to_host(loss.astype(ms.float32)).reshape(())
         sens = ms.Tensor(np.full(tuple(loss.shape), weight, np.float32)).astype(loss.dtype)
         gradients, self._found = recorded.backward([sens])
         return float(np.float32(weight) * value), gradients
@@ -134,9 +133,10 @@ class TrainedPart:
     def hand_over(self, path: str) -> None:
         """Copy the gradients of the chunk that was computed last to shared memory, and forget them."""
         self.add_found()
-        with Mapped(path, max(1, sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in self._arrays()))) as memory:
-            for place, array in _places(memory.array, self._arrays()):
-                np.copyto(place, array.reshape(-1).view(np.uint8))
+        places, size = self._places()
+        with Mapped(path, size) as memory:
+            for place, array in zip(places, self._arrays(), strict=True):
+                np.copyto(memory.array[place], array.reshape(-1).view(np.uint8))
         self._added = 0
 
     def collect(self, paths: Sequence[str], factor: float) -> None:
@@ -144,8 +144,8 @@ class TrainedPart:
         self._make_sums()
         for index, path in enumerate(paths):
             with Mapped(path) as memory:
-                for place, array in _places(memory.array, self._arrays()):
-                    other = place.view(array.dtype).reshape(array.shape)
+                for place, array in zip(self._places()[0], self._arrays(), strict=True):
+                    other = memory.array[place].view(array.dtype).reshape(array.shape)
                     if index:
                         np.add(array, other, out=array)
                     else:
@@ -172,7 +172,7 @@ class TrainedPart:
     def update(self) -> bool:
         """Let the optimizer step; return whether a parameter that it does not train has changed in this step."""
         changed = any(
-            not np.array_equal(bytes_of(parameter), values)
+            not np.array_equal(host_bytes(parameter), values)
             for parameter, values in zip(self._others, self._before or (), strict=False)
         )
         if self._optimizer is not None:
@@ -209,10 +209,9 @@ class TrainedPart:
         found = record()
         if not self._checked:
             before = [bytes(raw(leaf).data) for leaf in found.outputs]
-            others = copies_of(self._others)
+            others = byte_copies(self._others)
             found = record()
-            for parameter, values in zip(self._others, others, strict=True):  # statistics count once
-                np.copyto(bytes_of(parameter), values)
+            set_bytes(self._others, others)  # statistics count once
             if [bytes(raw(leaf).data) for leaf in found.outputs] != before:
                 raise UsageError(
                     "a stage gives another output each time it runs with the same input: it has a random operator that "
@@ -236,6 +235,10 @@ class TrainedPart:
 
     def _arrays(self) -> list[Any]:
         return [total.asnumpy() for total in self._sums]
+
+    def _places(self) -> tuple[list[slice], int]:
+        """Return where the gradients lie in shared memory, and how much that is."""
+        return places_of(array.nbytes for array in self._arrays())
 
 
 class _Chain(nn.Cell):  # type: ignore[misc]
@@ -267,15 +270,6 @@ class _Loss(nn.Cell):  # type: ignore[misc]
         """Return the loss."""
         output = self.chain(*args[: self.inputs])
         return self.loss_fn(output, *args[self.inputs :])
-
-
-def _places(memory: Any, arrays: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return for each array its bytes in shared memory."""
-    found, offset = [], 0
-    for array in arrays:
-        found.append((memory[offset : offset + array.nbytes], array))
-        offset += -(-array.nbytes // _ALIGN) * _ALIGN
-    return found
 
 
 def load_method(data: bytes) -> Method:

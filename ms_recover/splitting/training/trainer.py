@@ -14,16 +14,14 @@ from ms_recover.splitting import nested
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.instructions import FinishForward, Loss
-from ms_recover.splitting.options import Split
+from ms_recover.splitting.orders import DeviceGoneError
 from ms_recover.splitting.progress import Forward
-from ms_recover.splitting.state import Policy
+from ms_recover.splitting.shared_memory import PartSnapshot
 from ms_recover.splitting.training.alignment import align
 from ms_recover.splitting.training.gradients import StepGradients
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.orders import DeviceGoneError
 from ms_recover.splitting.training.saving import not_saved, save_slices
-from ms_recover.splitting.training.snapshots import PartSnapshot
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trained_devices import TrainedDevices, words_of
 
@@ -36,12 +34,10 @@ class Trainer(TrainedDevices):
     next begins by taking every part to the same step (`align`), from the last snapshot and the batches since.
     """
 
-    def __init__(
-        self, devices: Devices, options: TrainingOptions, parts: int, split: Split, policy: Policy, step: int = 0
-    ) -> None:
-        super().__init__(devices, options, parts, split, policy, step)
+    def __init__(self, devices: Devices, options: TrainingOptions, parts: int) -> None:
+        super().__init__(devices, options, parts)
         self._journal = Journal()
-        self._journal.taken(step)
+        self._journal.taken(self.step)
 
     async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
         """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
@@ -206,7 +202,7 @@ class Trainer(TrainedDevices):
     async def _attempt_step(self, entry: Entry, run: Forward, *, skip: bool) -> tuple[StepLoss, tuple[int, ...]]:
         """Do a step once; return the loss and the chunks that counted, or raise DeviceGoneError."""
         self.attempt += 1
-        work = StepGradients(self, entry, run, skip=skip and self.split == "batch")
+        work = StepGradients(self, entry, run, skip=skip and self.options.split == "batch")
         await work.compute()
         counted = work.counted
         if not counted:
@@ -243,7 +239,7 @@ class Trainer(TrainedDevices):
         holders = work.all_holders()  # now: a process that came meanwhile has no gradients
         rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
         factor = entry.total / rows if self.options.reduction == "mean" else 1.0
-        paths = [work.paths[chunk] for chunk in work.counted] if self.split == "batch" else []
+        paths = [work.paths[chunk] for chunk in work.counted] if self.options.split == "batch" else []
 
         async def update(device: int, part: int) -> bool:
             self.devices.versions[device, part] = None
@@ -269,7 +265,7 @@ class Trainer(TrainedDevices):
             raise gone[0]
         if len(updated) < self.parts:
             raise DeviceGoneError(next(device for device, part in holders if part not in updated))
-        if self.split == "batch" and len(self.state.devices) > 1 and any(result is True for result in results):
+        if self.options.split == "batch" and len(self.state.devices) > 1 and any(result is True for result in results):
             self.devices.versions = dict.fromkeys(self.devices.versions)
             raise UsageError(
                 "the model changes parameters that are not trained (statistics of the batch, as in BatchNorm), which "

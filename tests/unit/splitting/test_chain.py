@@ -179,6 +179,15 @@ def remembers(self, x):
     return self.layer1(x)
 
 
+def tells_a_cell(self, x):
+    self.layer1.scale = 2
+    return self.layer1(x)
+
+
+def calls_itself(self, x):
+    return self(self.layer1(x))
+
+
 def two_arguments(self, x, y):
     return self.layer1(x)
 
@@ -220,6 +229,8 @@ NO_CHAINS = [
     (printed, "asks for format"),
     (at_random, "calls random without the value"),
     (remembers, "sets the cell's attribute last"),
+    (tells_a_cell, "sets the cell's attribute scale"),
+    (calls_itself, "calls itself"),
     (two_arguments, "exactly one argument"),
     (an_option, "exactly one argument"),
     (with_more, "something else than one value"),

@@ -14,48 +14,38 @@ from ms_recover.splitting.given_model import given_model  # noqa: E402
 from ms_recover.splitting.options import Options  # noqa: E402
 from ms_recover.splitting.stages import absorb_first_operator_error  # noqa: E402
 
-OPTIONS = Options(
-    num_devices=2,
-    split="layers",
-    chunk_rows=None,
-    replicas=2,
-    heartbeat=3.0,
-    timeout=600.0,
-    start_timeout=120.0,
-    remote=0,
-    addr="127.0.0.1",
-    port=29600,
-    threads=None,
-)
-
 
 @pytest.fixture(scope="module")
-def given():
+def model():
     absorb_first_operator_error()
-    return given_model(nn.SequentialCell(nn.Dense(4, 8), nn.ReLU(), nn.Dense(8, 3)), OPTIONS)
+    return nn.SequentialCell(nn.Dense(4, 8), nn.ReLU(), nn.Dense(8, 3))
+
+
+def costs_of(model, **options):
+    return given_model(model, Options(num_devices=2, split="layers", **options)).costs()
 
 
 @pytest.mark.parametrize("costs", [5, "abc", {1, 2, 3}, [1, 2], [1, 2, "3"], [1, None, 3], [1, True, 3], [1, [2], 3]])
-def test_costs_that_are_no_list_of_numbers_are_refused(given, costs):
+def test_costs_that_are_no_list_of_numbers_are_refused(model, costs):
     with pytest.raises(UsageError, match="cost"):
-        given.costs(costs, None)
+        costs_of(model, costs=costs)
 
 
 @pytest.mark.parametrize("costs", [[1, 2.5, 3], (1, 2, 3), np.ones(3), [np.float32(2), np.int64(1), 0]])
-def test_costs_of_any_kind_of_number_are_taken(given, costs):
-    assert list(given.costs(costs, None)) == list(costs)
+def test_costs_of_any_kind_of_number_are_taken(model, costs):
+    assert list(costs_of(model, costs=costs)) == list(costs)
 
 
 @pytest.mark.parametrize("sample", ["x", 5, None, object(), np.zeros((3, 9), np.float32)])
-def test_a_sample_that_the_model_cannot_take_is_refused(given, sample):
+def test_a_sample_that_the_model_cannot_take_is_refused(model, sample):
     if sample is None:
-        assert given.costs(None, sample) == [41.0, 1.0, 28.0]
+        assert costs_of(model, sample=sample) == [41.0, 1.0, 28.0]
         return
     with pytest.raises(UsageError):
-        given.costs(None, sample)
+        costs_of(model, sample=sample)
 
 
-def test_a_sample_is_what_forward_takes(given):
+def test_a_sample_is_what_forward_takes(model):
     array = np.zeros((3, 4), np.float32)
     for sample in (array, (array,), ms.Tensor.from_numpy(array), (Shared(array),)):
-        assert len(given.costs(None, sample)) == 3
+        assert len(costs_of(model, sample=sample)) == 3

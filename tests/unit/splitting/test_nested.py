@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.batches import Batch, Whole, join, plan_chunks, to_host, to_tensor
+from ms_recover.splitting.batches import Batch, Whole, join, plan_chunks
 from ms_recover.splitting.nested import Shared, flatten, unflatten
+from ms_recover.tensors.arrays import to_host, to_tensor
 
 Pair = namedtuple("Pair", "left right")
 

@@ -10,19 +10,7 @@ import pytest
 from ms_recover.errors import UsageError
 from ms_recover.splitting.options import Failures, Options
 
-VALID: dict[str, Any] = {
-    "num_devices": 2,
-    "split": "layers",
-    "chunk_rows": None,
-    "replicas": 2,
-    "heartbeat": 3.0,
-    "timeout": 600.0,
-    "start_timeout": 120.0,
-    "remote": 0,
-    "addr": "127.0.0.1",
-    "port": 29600,
-    "threads": None,
-}
+VALID: dict[str, Any] = {"num_devices": 2, "split": "layers"}
 
 
 @pytest.mark.parametrize(

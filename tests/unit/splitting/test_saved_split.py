@@ -16,7 +16,8 @@ from ms_recover.errors import FormatError, UnrecoverableError, UsageError  # noq
 from ms_recover.splitting.saved_split import find_saved  # noqa: E402
 from ms_recover.splitting.slice_directory import newest_saved, slice_name  # noqa: E402
 from ms_recover.splitting.slices import SliceStore  # noqa: E402
-from ms_recover.splitting.values import SliceFile, assign, write_values  # noqa: E402
+from ms_recover.splitting.values import SliceFile, write_values  # noqa: E402
+from ms_recover.tensors.memory import set_value  # noqa: E402
 
 PARTS = (range(2), range(2, 3))
 
@@ -123,6 +124,25 @@ def test_a_save_that_was_cut_short_is_set_aside(directory, caplog):
     assert find_saved(directory).step == 40
 
 
+def test_what_was_set_aside_stays_when_another_save_of_the_step_is(directory):
+    kept = set()
+    for rank in (2, 3):
+        for number in (1, 2):
+            found = find_saved(directory)
+            with closing(SliceStore(directory, 2, found.replicas, found)):
+                path = directory / f"rank_{rank}" / slice_name(40)
+                path.write_bytes(data := f"attempt {number} of rank {rank}".encode())
+                kept.add(data)
+    found = find_saved(directory)
+    with closing(SliceStore(directory, 2, found.replicas, found)):
+        assert {path.read_bytes() for path in directory.glob("rank_*/*.superseded")} == kept
+    with closing(SliceStore(directory, 2)) as store:
+        save(store, 0)
+    assert {path.name for path in directory.glob("rank_*/split-*.ckpt*") if not path.name.endswith(".json")} == {
+        slice_name(0)
+    }, "a splitter that begins anew removes them with all others"
+
+
 def test_a_part_without_a_slice_at_any_step_is_an_error(directory):
     for path in directory.glob("rank_[23]/split-*"):
         path.unlink()
@@ -166,7 +186,7 @@ def test_values_keep_their_bits_and_their_memory(tmp_path):
     memory = target.asnumpy()
     file.fill("float", target)
     assert np.array_equal(memory, values["float"].asnumpy()), "other memory, which compiled code does not know"
-    assign(target, ms.Tensor(np.ones((5, 7), np.float32)))
+    set_value(target, ms.Tensor(np.ones((5, 7), np.float32)))
     assert (memory == 1).all()
     with pytest.raises(FormatError, match=r"has half as Float16 \[4\], expected Float32 \[4\]"):
         file.fill("half", ms.Tensor(np.zeros(4, np.float32)))

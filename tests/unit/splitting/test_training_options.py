@@ -10,16 +10,23 @@ from mindspore import nn  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting import stages  # noqa: E402
+from ms_recover.splitting.options import Options  # noqa: E402
 from ms_recover.splitting.training.options import check_trainable, training_options  # noqa: E402
 from ms_recover.splitting.training.step_loss import StepLoss  # noqa: E402
 
 
 def options(**given):
-    return training_options(**{"loss_fn": abs, "optimizer": abs, "snapshot_steps": 10, "recompute": False, **given})
+    return training_options(Options(num_devices=1, split="layers", **{"loss_fn": abs, "optimizer": abs, **given}))
 
 
 def test_nothing_given_trains_nothing():
     assert options(loss_fn=None, optimizer=None) is None
+
+
+def test_saves_need_a_directory_that_stays(tmp_path):
+    with pytest.raises(UsageError, match="save_steps needs a directory"):
+        options(save_steps=3)
+    assert options(save_steps=3, directory=tmp_path).save_steps == 3
 
 
 def test_a_clip_without_a_training_is_refused():
@@ -69,6 +76,10 @@ def test_means_over_anything_but_rows_are_refused():
     options(loss_fn=nn.CrossEntropyLoss(ignore_index=2, reduction="sum")).check_targets([np.array([2], np.int32)])
 
 
+def given(split, num_devices, remote=0):
+    return Options(num_devices=num_devices, split=split, remote=remote)
+
+
 def parts_of(*cells):
     model = nn.SequentialCell(*cells)
     model.set_train(False)
@@ -78,17 +89,17 @@ def parts_of(*cells):
 def test_a_weight_of_two_parts_is_refused():
     dense = nn.Dense(2, 2)
     with pytest.raises(UsageError, match="weight is used by parts 0 and 2"):
-        check_trainable(parts_of(dense, nn.ReLU(), dense), "layers", 3, 0)
+        check_trainable(parts_of(dense, nn.ReLU(), dense), given("layers", 3))
 
 
 def test_what_has_no_weights_and_what_is_elsewhere_is_refused():
     with pytest.raises(UsageError, match="no weights to train"):
-        check_trainable(parts_of(nn.ReLU()), "layers", 1, 0)
+        check_trainable(parts_of(nn.ReLU()), given("layers", 1))
     with pytest.raises(UsageError, match="other hosts"):
-        check_trainable(parts_of(nn.Dense(2, 2)), "batch", 2, 1)
+        check_trainable(parts_of(nn.Dense(2, 2)), given("batch", 2, remote=1))
     with pytest.raises(UsageError, match="2 devices for 1 stages"):
-        check_trainable(parts_of(nn.Dense(2, 2)), "layers", 2, 0)
-    check_trainable(parts_of(nn.Dense(2, 2)), "batch", 2, 0)
+        check_trainable(parts_of(nn.Dense(2, 2)), given("layers", 2))
+    check_trainable(parts_of(nn.Dense(2, 2)), given("batch", 2))
 
 
 def test_a_loss_is_a_number_with_its_rows():

@@ -6,8 +6,8 @@ import pytest
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
+from ms_recover.splitting.shared_memory import SharedMemory  # noqa: E402
 from ms_recover.splitting.training import relay  # noqa: E402
-from ms_recover.splitting.training.snapshots import SharedMemory  # noqa: E402
 
 
 @pytest.fixture

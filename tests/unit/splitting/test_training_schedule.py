@@ -65,6 +65,31 @@ def test_no_piece_of_memory_is_written_before_it_was_read(held):
         assert not unread
 
 
+def test_what_a_neighbour_needs_has_a_piece_of_memory_and_nothing_else_has():
+    for kind, part, needed in [("forward", 0, True), ("forward", 1, True), ("backward", 1, True), ("both", 2, True)]:
+        assert (slot_of(Op(kind, part, 0), 3, 0) is not None) == needed
+    assert slot_of(Op("backward", 0, 0), 3, 0) is None
+    assert slot_of(Op("both", 0, 0), 1, 0) is None
+
+
+def test_a_device_goes_back_before_it_goes_forward():
+    schedule, held = Schedule(3, range(5)), {0: [0, 1], 1: [2]}
+    forward, backward = (lambda part, chunk, kind=kind: Op(kind, part, chunk) for kind in ("forward", "backward"))
+    assert schedule.assign(held) == [(0, forward(0, 0)), (0, forward(0, 1))]
+    for device, op, sent in [
+        (0, forward(0, 0), [(0, forward(1, 0))]),
+        (0, forward(0, 1), [(0, forward(1, 1))]),
+        (0, forward(1, 0), [(0, forward(0, 2)), (1, Op("both", 2, 0))]),
+        (1, Op("both", 2, 0), []),
+        (0, forward(1, 1), [(0, backward(1, 0)), (1, Op("both", 2, 1))]),
+    ]:
+        schedule.done(device, op)
+        assert set(schedule.assign(held)) == set(sent)
+    schedule.done(0, backward(1, 0))
+    schedule.done(0, forward(0, 2))
+    assert schedule.assign(held) == [(0, backward(0, 0)), (0, forward(1, 2))]
+
+
 def test_a_device_with_two_parts_does_both():
     done = finish(Schedule(3, range(4)), {0: [0, 2], 1: [1]}, random.Random(0))
     for part in range(3):
@@ -85,6 +110,15 @@ def test_what_a_lost_device_had_goes_to_another():
     schedule.done(1, Op("both", 0, 1))
     schedule.done(1, Op("both", 0, 0))
     assert schedule.finished
+
+
+def test_what_lost_devices_had_goes_on_in_chunk_order():
+    schedule = Schedule(1, range(4))
+    schedule.assign({0: [0], 1: [0], 2: [0]})
+    schedule.lost(1, Op("both", 0, 1))
+    schedule.lost(0, Op("both", 0, 0))
+    sent = schedule.assign({2: [0], 3: [0]})
+    assert [op.chunk for _, op in sent] == [0, 1]
 
 
 def test_what_is_dropped_is_not_sent():

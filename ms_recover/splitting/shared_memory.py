@@ -1,19 +1,54 @@
-"""Memory that outlives a worker: snapshots of the parts, and gradients of chunks on their way to the other devices.
+"""Memory that outlives a worker: snapshots of the parts, and tensors on their way from one worker to another.
 
-Each piece is an unnamed file in memory that this process holds open; workers reach it under ``/proc`` and map it. It
-costs one copy, no socket, and is gone with the processes, however they end. A part has two pieces, used in turns: while
-one is written, the other holds the last complete snapshot.
+Each piece is an unnamed file in memory that the splitter's process holds open; workers reach it under ``/proc`` and map
+it (`Mapped`). It costs one copy, no socket, and is gone with the processes, however they end. A part has two pieces for
+its snapshots, used in turns: while one is written, the other holds the last complete snapshot.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ms_recover.worlds.tensors import Raw, copied, to_tensor
+
+_ALIGN = 64
+
+
+class Mapped:
+    """A piece of shared memory, mapped into this process; it grows to a `size` if it is smaller."""
+
+    def __init__(self, path: str, size: int | None = None) -> None:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            if size is not None and os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._map = mmap.mmap(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        self.array: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+
+    def __enter__(self) -> Mapped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.array = np.empty(0, np.uint8)
+        # the map ends with the last array on it
+
+
+def places_of(sizes: Iterable[int]) -> tuple[list[slice], int]:
+    """Return where values of these sizes lie in a piece, one after the other, and the size of the piece, never 0."""
+    places, end = [], 0
+    for size in sizes:
+        places.append(slice(end, end + size))
+        end += -(-size // _ALIGN) * _ALIGN
+    return places, max(end, 1)
 
 
 @dataclass(frozen=True)
