@@ -18,7 +18,6 @@ from ms_recover.training.dataset_draws import note_early_draws
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.first_step import LoadedValues, Settling
-from ms_recover.training.found_slice import Found
 from ms_recover.training.generators import (
     GENERATORS,
     begin_drawing,
@@ -29,9 +28,9 @@ from ms_recover.training.generators import (
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.loss_monitor import continue_loss_monitors
+from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
-from ms_recover.training.resharding import Resharded
 from ms_recover.training.run_state import RunState, named
 from ms_recover.training.sample_order import called_by_threads
 from ms_recover.training.state_now import name_operators
@@ -73,7 +72,7 @@ class Continuation(Callback):  # type: ignore[misc]
 
     Parameters
     ----------
-    found : Found or Resharded
+    found : Obtained
         The slice that was loaded. Newer ones are set aside behind the proof of all that was resumed, by all ranks
         together: nothing is renamed before.
     done : int
@@ -90,7 +89,7 @@ class Continuation(Callback):  # type: ignore[misc]
 
     def __init__(
         self,
-        found: Found | Resharded,
+        found: Obtained,
         done: int,
         callbacks: Collection[Any],
         state: RunState | None,
