@@ -21,7 +21,7 @@ def test_mindspore_is_asked_for_before_it_is_imported(path):
 
 
 DECIDERS = """
-    accumulation arguments background batches chosen_step cut_steps deciding.agreement deciding.equal_arguments
+    accumulation arguments background batches cut_steps deciding.agreement deciding.equal_arguments
     deciding.experiment
     deciding.foreign_folder deciding.job deciding.known_runs deciding.own_slice deciding.position
     deciding.rank_steps deciding.reshard_position deciding.resumed_experiment deciding.sample_proof deciding.stall
