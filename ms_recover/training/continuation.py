@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
-from mindspore.train import Callback
+from mindspore.train import Callback, LossMonitor
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
-from ms_recover.training.dataset_draws import note_early_draws
+from ms_recover.training.dataset_reads import note_early_draws
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.first_step import LoadedValues, Settling
-from ms_recover.training.found_slice import Found
 from ms_recover.training.generators import (
     GENERATORS,
     begin_drawing,
@@ -28,10 +27,9 @@ from ms_recover.training.generators import (
 )
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
-from ms_recover.training.loss_monitor import continue_loss_monitors
+from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
-from ms_recover.training.resharding import Resharded
 from ms_recover.training.run_state import RunState, named
 from ms_recover.training.sample_order import called_by_threads
 from ms_recover.training.state_now import name_operators
@@ -73,7 +71,7 @@ class Continuation(Callback):  # type: ignore[misc]
 
     Parameters
     ----------
-    found : Found or Resharded
+    found : Obtained
         The slice that was loaded. Newer ones are set aside behind the proof of all that was resumed, by all ranks
         together: nothing is renamed before.
     done : int
@@ -90,7 +88,7 @@ class Continuation(Callback):  # type: ignore[misc]
 
     def __init__(
         self,
-        found: Found | Resharded,
+        found: Obtained,
         done: int,
         callbacks: Collection[Any],
         state: RunState | None,
@@ -228,3 +226,20 @@ class Continuation(Callback):  # type: ignore[misc]
         resume_line().prove("callbacks")
         restore_generators(self._state.generators, GENERATORS.keys() - self._state.drawn_by_dataset.keys())
         begin_drawing(self._state.drawn_generators)
+
+
+def continue_loss_monitors(callbacks: Iterable[Any], done: int, stride: int) -> None:
+    """Have LossMonitors count from the step that they would have printed last in an uninterrupted training.
+
+    They print a step that is at least ``per_print_times`` steps behind the last printed one, and see every
+    `stride`-th: of sinks the last step.
+    """
+    for one in callbacks:
+        every = getattr(one, "_per_print_times", 0)
+        if isinstance(one, LossMonitor) and every > 0:
+            one._last_print_time = last_printed(done, every, stride)
+
+
+def last_printed(done: int, every: int, stride: int) -> int:
+    """Return the last step up to `done` that is printed, 0 before the first."""
+    return done - done % (-(-every // stride) * stride)

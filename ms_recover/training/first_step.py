@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindspore.train import Callback
 
@@ -20,14 +20,11 @@ from ms_recover.training.constants import Kept, compile_with
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.network import load_into_network
 from ms_recover.training.network_state import is_graph, name_constants, restore
+from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import Subject, resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import saved_parameters, values_of
 from ms_recover.training.this_process import device_target
-
-if TYPE_CHECKING:
-    from ms_recover.training.found_slice import Found
-    from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +89,7 @@ class LoadedValues:
 
     Parameters
     ----------
-    found : Found or Resharded
+    found : Obtained
         The slice.
     network : callable
         Returns the cell that it is loaded into.
@@ -103,7 +100,7 @@ class LoadedValues:
     """
 
     def __init__(
-        self, found: Found | Resharded, network: Callable[[], Any], model: Any = None, allow: Collection[str] = ()
+        self, found: Obtained, network: Callable[[], Any], model: Any = None, allow: Collection[str] = ()
     ) -> None:
         self._found, self._network, self._model = found, network, model
         self._in_place = model is None or device_target() == "CPU" or not is_graph()
@@ -116,7 +113,7 @@ class LoadedValues:
         self._who, self._writes_again = "", False
 
     def load(self, state: RunState | None, compile_it: Callable[[], None] = lambda: None) -> None:
-        """Load parameters and buffers, and note what they have to be; errors of `Found.load`, `SavedBuffers.load`."""
+        """Load parameters and buffers, and note what they have to be; errors of `Obtained.load` and of buffers."""
         found = self._found
         found.load(self._network, compile_it, in_place=self._in_place, model=self._model)
         cell = self._network()

@@ -24,8 +24,8 @@ from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.training.cells import OPTIMIZERS, as_cell
 from ms_recover.training.deciding.own_slice import OwnSlice
-from ms_recover.training.loss_scales import scalers_of
 from ms_recover.training.proof import resume_line
+from ms_recover.training.weight_updates import scalers_of
 
 _log = logging.getLogger(__name__)
 

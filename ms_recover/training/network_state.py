@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mindspore as ms
 
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.training import attributes, trainable
+from ms_recover.training import attributes
 from ms_recover.training.buffers import digests_of, persistent_buffers, savable
 from ms_recover.training.callback_order import calling_model
 from ms_recover.training.cell_settings import settings_of_cells
+from ms_recover.training.cell_values import Cells
 from ms_recover.training.constants import Kept, is_as_before
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
@@ -26,12 +29,15 @@ _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 8
 
+_flags_begun: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+"""By cell, as it was when the cell was first seen in this process, by the attribute that holds the parameter."""
+
 
 def note_begin(network: Any) -> None:
     """Note what a network keeps as it begins, once in a process: what changes later is saved with its slices."""
     cells = list(network.cells_and_names())
     attributes.note_begin(cells)
-    trainable.note_begin(cells)
+    note_flags(cells)
 
 
 class NetworkState:
@@ -52,7 +58,7 @@ class NetworkState:
         buffers = persistent_buffers(network, cells)
         self.buffers = tuple(digests_of(buffers).items())
         values, unsavable = attributes.changed_values(cells)
-        flags = trainable.changed_flags(cells)
+        flags = changed_flags(cells)
         if name and self._job.rank == 0:
             left = attributes.compiled_in(values) if graph else []
             self._name(left, "changed since the training began, and what is compiled does not see that: a resumed "
@@ -60,7 +66,7 @@ class NetworkState:
             self._name(list(unsavable), "of types that no state file holds: they begin anew in a resumed training")
             if graph and flags.keys() - self._named:
                 self._named |= flags.keys()
-                _log.warning("%s", trainable.frozen_text(flags))
+                _log.warning("%s", frozen_text(flags))
         if self._settings is None:
             self._settings = current_settings(network, getattr(calling_model(), "_amp_level", None))
             self._settings |= settings_of_cells(network, attributes.places_of(values))
@@ -106,7 +112,7 @@ def restore(network: Any, state: RunState | None, own: OwnSlice) -> list[Kept]:
     compiled = bool(state.generators.get("operators", {}).get("compiled"))
     with without_gradient():
         begun = attributes.restore_values(cells, state.attributes, own, graph=is_graph(), compiled=compiled)
-    trainable.restore_flags(cells, state.trainable, own, graph=is_graph())
+    restore_flags(cells, state.trainable, own, graph=is_graph())
     return begun
 
 
@@ -124,3 +130,52 @@ def name_constants(begun: list[Kept], state: RunState | None, own: OwnSlice) -> 
             how := "graph mode" if is_graph() else "@jit",
         )
         resume_line().doubt(f"tensors are read by what {how} compiles", "weights")
+
+
+def note_flags(cells: Cells) -> None:
+    """Note which parameters are trained, unless that was noted before in this process."""
+    for _, cell in cells:
+        if cell._params and cell not in _flags_begun:
+            _flags_begun[cell] = {key: bool(one.requires_grad) for key, one in cell._params.items() if one is not None}
+
+
+def changed_flags(cells: Cells) -> dict[str, bool]:
+    """Return the parameters that are frozen now and were not at the begin (False), or the other way round (True)."""
+    note_flags(cells)
+    changed: dict[str, bool] = {}
+    for _, cell in cells:
+        before = _flags_begun.get(cell, {}) if cell._params else {}
+        for key, flag in before.items():
+            one = cell._params.get(key)
+            if one is not None and (now := bool(one.requires_grad)) != flag:
+                changed[one.name] = now
+    return changed
+
+
+def restore_flags(cells: Cells, saved: Mapping[str, bool], own: OwnSlice, *, graph: bool) -> None:
+    """Freeze what had been frozen by the time that a slice was saved, and release what had been released.
+
+    In graph mode it is named alone: what was compiled before goes on training the parameter.
+    """
+    if graph:
+        if saved:
+            _log.warning("%s: %s", own, frozen_text(saved))
+            resume_line().doubt(f"requires_grad of {list_some(sorted(saved), _MOST_NAMED)} is not restored", "weights")
+        return
+    parameters = [one for _, cell in cells for one in cell._params.values() if one is not None]
+    for parameter in parameters:
+        if parameter.name in saved:
+            parameter.requires_grad = saved[parameter.name]
+    back = changed_flags(cells).keys() - saved.keys()  # changed in this process behind that slice
+    for parameter in {id(one): one for one in parameters}.values():
+        if parameter.name in back:
+            parameter.requires_grad = not parameter.requires_grad
+
+
+def frozen_text(changed: Mapping[str, bool]) -> str:
+    """Return a sentence about parameters that were frozen or released in graph mode."""
+    return (
+        f"requires_grad was changed since the training began: {list_some(sorted(changed), _MOST_NAMED)}; in graph mode "
+        "what is compiled goes on as before, so a resumed training does not restore it, and a start that sets it "
+        "before the first step is another training"
+    )

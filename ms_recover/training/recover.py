@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
@@ -26,9 +26,10 @@ from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.deciding.position import Feed, Position
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.foreign_saves import given_experiments
-from ms_recover.training.found_slice import Found, find_any, load_found
+from ms_recover.training.found_slice import find_any
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.network import compile_network
+from ms_recover.training.obtained import Obtained, load_found
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, Trained, why_unproven
 from ms_recover.training.resuming import Resumption
@@ -39,9 +40,6 @@ from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArg
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 from ms_recover.training.this_process import current_job, device_target
-
-if TYPE_CHECKING:
-    from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)
 
@@ -313,9 +311,7 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
     return resumed
 
 
-def _agree_position(
-    found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
-) -> Position:
+def _agree_position(found: Obtained, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None) -> Position:
     """Return the position in the dataset, that all ranks have; all ranks call it together.
 
     Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
@@ -364,13 +360,13 @@ def _say_finished(own: OwnSlice, ended: str, callbacks: Sequence[Any], *, as_ask
         say_line(f"step {own.step} is loaded, and nothing is left to train: {ended} ({own.path})")
 
 
-def _changes(found: Found | Resharded, dataset: Any, state: RunState | None) -> list[str]:
+def _changes(found: Obtained, dataset: Any, state: RunState | None) -> list[str]:
     shared_out = found.resharded_from is not None
     return doubts_of_change(state.order, dataset, shared_out=shared_out) if state is not None else []
 
 
 def _prover_of(
-    found: Found | Resharded, state: RunState | None, place: Position, trained: Trained, *, allow: bool, sink: bool
+    found: Obtained, state: RunState | None, place: Position, trained: Trained, *, allow: bool, sink: bool
 ) -> SampleProver:
     """Return what proves the samples; warn of what it cannot show."""
     dataset = trained.dataset

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
@@ -18,7 +17,6 @@ from ms_recover.loading.tensors import value_of
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
-from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.texts import list_some
 from ms_recover.planning.reshard.actions import action_of, source_names
@@ -28,6 +26,7 @@ from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
+from ms_recover.training.cut_steps import CutStep
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.deciding.position import Feed, Position
@@ -39,8 +38,8 @@ from ms_recover.training.deciding.reshard_position import (
     micro_batches,
 )
 from ms_recover.training.network import check_values, load_into_network
+from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import OF_STATE, VALUES, resume_line
-from ms_recover.training.reshard_step import ChosenTree, TreeChoice
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
 from ms_recover.training.run import Loaded, OtherWorld, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in
@@ -55,48 +54,20 @@ _log = logging.getLogger(__name__)
 _MOST_NAMED = 8
 
 
-@dataclass(eq=False)
-class Resharded:
-    """The slices that a training on other ranks resumes from; takes the place of a `Found`.
+@dataclass(eq=False, kw_only=True)
+class Resharded(Obtained):
+    """The slice of a training on other ranks, put together in memory from those that it resumes from."""
 
-    Attributes
-    ----------
-    own : OwnSlice
-        The step, with the tree in place of a file.
-    """
-
-    job: TrainingJob
     search: Search
-    chosen: ChosenTree
+    chosen: CutStep
     stated: StatedCut
-    own: OwnSlice = field(init=False)
     _files: CapturedFiles = field(default_factory=lambda: CapturedFiles(None, {}))
     _fits: bool = False
     _values: list[ComposedValue] | None = None
     _digests: Mapping[str, str] = field(default_factory=dict)
-    brought: Renames = field(default_factory=Renames)
-
-    source_rank: None = None
-    lost: tuple[str, ...] = ()
-    rank_local: RankLocalChoice = "refuse"
 
     def __post_init__(self) -> None:
-        self.own = OwnSlice(self.job.rank, self.chosen.step, self.chosen.judged.tree.name)
         self._likes = self._like_this_rank()
-
-    @property
-    def back_from(self) -> None:
-        """See `ms_recover.training.proof.Source`."""
-
-    @property
-    def resharded_from(self) -> int:
-        """How many ranks saved the slices."""
-        return self.chosen.judged.ranks
-
-    @property
-    def initial(self) -> tuple[str, ...]:
-        """The parameters that keep the values of the network."""
-        return self.search.keep
 
     @property
     def manifest(self) -> Manifest | None:
@@ -119,11 +90,11 @@ class Resharded:
 
     def _like_this_rank(self) -> list[SliceFile]:
         """Return the slices of the step: that of this rank modulo the ranks before first, then the others."""
-        judged, step = self.chosen.judged, self.chosen.step
+        view, step = self.chosen.view, self.chosen.step
         run = self.chosen.run
-        files = [one.file for one in judged.facts.counted_at(step)]
+        files = [one.file for one in view.facts.counted_at(step)]
         files = [one for one in files if identity_of(one.manifest) == (run.run_id or "", run.started)] or files
-        like = self.job.rank % judged.ranks
+        like = self.job.rank % view.ranks
         return sorted(files, key=lambda one: (one.rank != like, one.rank))
 
     def state(self) -> RunState | None:
@@ -131,12 +102,12 @@ class Resharded:
 
         A rank goes on with the generators and callbacks of the rank that it is modulo the number of ranks before.
         """
-        like = self.job.rank % self.resharded_from
+        like = self.job.rank % self.chosen.view.ranks
         for file in self._likes:
             training = file.manifest.training if file.manifest is not None else None
             if training is None or training.state_digest is None:
                 continue
-            tree = self.chosen.judged.tree
+            tree = self.chosen.view.tree
             store = tree.stores.get(file.path) or LocalStore(tree.inventory.root)
             try:
                 state = run_state_in(store, file.path, training.state_digest)
@@ -218,11 +189,11 @@ class Resharded:
 
     def prepare(self, cell: Any) -> None:
         """Put this rank's slice together in memory; errors are those of `load`."""
-        uncut = not self.chosen.judged.facts.stages.layouts
+        uncut = not self.chosen.view.facts.stages.layouts
         target = target_of(self.job, cell, self.stated, self._files.strategy, uncut=uncut)
-        judged = self.chosen.judged
-        self._fits = self.chosen.in_place and is_cut_like(self.job, target.target, judged.facts.stages, judged.ranks)
-        plan = judged.plan(self.chosen.step, self.chosen.run, target.target)
+        view = self.chosen.view
+        self._fits = view.tree.in_place and is_cut_like(self.job, target.target, view.facts.stages, view.ranks)
+        plan = view.plan(self.chosen.step, self.chosen.run, target.target)
         if not plan.complete:
             raise InputError(f"{self.own}: {why_incomplete(plan)}")
         self._values = self._composed(plan, target)
@@ -233,7 +204,7 @@ class Resharded:
         wanted = tuple(one for one in action.parameters if one.parameter.name in target.names)
         action = replace(action, parameters=wanted)
         self._warn(plan, action)
-        tree, dropped = self.chosen.judged.tree, list[str]()
+        tree, dropped = self.chosen.view.tree, list[str]()
         context = ActionContext(tree=LocalStore(tree.inventory.root), elsewhere=tree.stores)
         values = list(compose_values(action, context, source_names(plan), dropped))
         for text in dropped:
@@ -256,17 +227,13 @@ class Resharded:
         for text in plan.warnings:
             _log.warning("%s: %s", self.own, text)
 
-    def waiting(self) -> Callable[[], None]:
-        """Return what to call where the proof, which comes later, fails: slices get their names of before."""
-        return self.brought.taken().undo
-
     def set_aside(self) -> None:
         """Leave all slices where they are: the first saver of the run that goes on sets those before aside."""
         self.brought.keep()
 
     def note(self) -> None:
         """Note that the next run goes on from here."""
-        judged, step = self.chosen.judged, self.chosen.step
+        view, step = self.chosen.view, self.chosen.step
         run = self.chosen.run
         before = RunStep(run.run_id or "", step, run.started)
         if self.job.holds_everywhere(self._fits, "comparing the layouts"):  # as it shows behind the compile
@@ -279,8 +246,8 @@ class Resharded:
             OtherWorld(
                 root=os.path.abspath(self.search.root),
                 scanning=self.search.scanning,
-                ranks=self.resharded_from,
-                newest_start=max((one.started or 0 for one in judged.runs), default=0),
+                ranks=view.ranks,
+                newest_start=max((one.started or 0 for one in view.runs), default=0),
                 files=self._files.files,
             ),
             Loaded(experiments=self.search.loaded, root=self.search.root),
@@ -292,71 +259,63 @@ def _nothing() -> CapturedFiles:
     return CapturedFiles(None, {})
 
 
-def find_resharded(
-    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any, brought: Renames
-) -> Resharded | None:
-    """Find what to resume from on these ranks; None where slices in place fit them as they are, or there are none.
+@dataclass(eq=False, kw_only=True)
+class Cutting:
+    """Puts the slices of this rank together, each step that the ranks agree on, until one proves sound."""
 
-    All ranks call it together. `brought` notes the slices that get their names back, see `TreeChoice`, whose errors
-    are raised.
-    """
-    choice = TreeChoice(job, search, sources, brought)
-    found = _find_sound(job, search, choice, stated, network)
-    if found is not None:
-        choice.warn_of_other_runs(found.chosen)
-        found.brought = brought
-    return found
+    job: TrainingJob
+    search: Search
+    stated: StatedCut
+    network: Any
+    brought: Renames
+    made: Resharded | None = None
+    """The slice that was put together last; None where the slices in place are those of this job as they are."""
 
+    def why_not(self, chosen: CutStep) -> str | None:
+        """Put a slice together, where no compiler cuts the network later; return why it cannot be.
 
-def _find_sound(
-    job: TrainingJob, search: Search, choice: TreeChoice, stated: StatedCut, network: Any
-) -> Resharded | None:
-    while (chosen := choice.newest()) is not None:
-        found = _as_chosen(job, replace(search, loaded=choice.loaded), chosen, stated, network)
-        if found is None or device_target() != "CPU":
-            return found
-        why = job.run_together("putting the slice together", partial(_why_damaged, found, network))
-        bad = [rank for rank, (flag,) in enumerate(job.gather([why is not None], "putting the slice together")) if flag]
-        if not bad:
-            return found
-        why = why or f"rank(s) {list_some(bad)} cannot put their slices together: see their logs"
-        if search.step is not None:
-            raise VerificationError(f"{found.own}: {why}")
-        _log.warning("%s: %s; trying an older step", found.own, why)
-        choice.give_up(chosen, why)
-    return None
-
-
-def _why_damaged(found: Resharded, network: Any) -> str | None:
-    try:
-        found.prepare(network)
-    except VerificationError as error:
-        return str(error)
-    return None
-
-
-def _as_chosen(
-    job: TrainingJob, search: Search, chosen: ChosenTree, stated: StatedCut, network: Any
-) -> Resharded | None:
-    found = Resharded(job, search, chosen, stated)
-    judged = chosen.judged
-    fits = False
-    if chosen.in_place and not judged.tree.stores and judged.ranks == job.size:
-        with suppress(UsageError, InputError):  # it is raised where it matters
-            stages = judged.facts.stages
-            target = target_of(job, network, stated, None, uncut=not stages.layouts).target
-            fits = is_cut_like(job, target, stages, judged.ranks)
-    if job.holds_everywhere(fits, "comparing the layouts"):
+        All ranks call it together.
+        """
+        job, step, view = self.job, chosen.step, chosen.view
+        self.made = None
+        if job.holds_everywhere(self._fits(chosen), "comparing the layouts"):
+            return None
+        _log.warning(
+            "rank %d: training resumes on %d ranks from step %s of %s, which %d ranks saved: slices are cut anew",
+            job.rank,
+            job.size,
+            step,
+            view.tree.name,
+            view.ranks,
+        )
+        own = OwnSlice(job.rank, step, view.tree.name)
+        made = Resharded(
+            job=job,
+            own=own,
+            brought=self.brought,
+            resharded_from=view.ranks,
+            keep=self.search.keep,
+            search=self.search,
+            chosen=chosen,
+            stated=self.stated,
+        )
+        if device_target() == "CPU":
+            try:
+                made.prepare(self.network)
+            except VerificationError as error:
+                return str(error)
+        self.made = made
         return None
-    _log.warning(
-        "rank %d: training resumes on %d ranks from step %s of %s, which %d ranks saved: slices are cut anew",
-        job.rank,
-        job.size,
-        chosen.step,
-        judged.tree.name,
-        judged.ranks,
-    )
-    return found
+
+    def _fits(self, chosen: CutStep) -> bool:
+        """Whether slices in place are cut as those of this job, of as many ranks."""
+        view = chosen.view
+        if chosen.view.tree.in_place and not view.tree.stores and view.ranks == self.job.size:
+            with suppress(UsageError, InputError):  # it is raised where it matters
+                stages = view.facts.stages
+                target = target_of(self.job, self.network, self.stated, None, uncut=not stages.layouts).target
+                return is_cut_like(self.job, target, stages, view.ranks)
+        return False
 
 
 def _loaded(value: ComposedValue) -> Any:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ms_recover.errors import InputError
 from ms_recover.model.rank_local import RankLocalChoice
@@ -18,11 +18,12 @@ from ms_recover.training.deciding.equal_arguments import or_not_given
 from ms_recover.training.deciding.position import Feed, check_feed
 from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.foreign_saves import given_experiments
-from ms_recover.training.found_slice import Found, find_any, load_found
+from ms_recover.training.found_slice import find_any
 from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
+from ms_recover.training.obtained import Obtained, load_found
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
@@ -30,9 +31,6 @@ from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArg
 from ms_recover.training.shards import check_shards
 from ms_recover.training.state_now import name_operators
 from ms_recover.training.this_process import current_job
-
-if TYPE_CHECKING:
-    from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)
 
@@ -223,7 +221,7 @@ def resume(  # noqa: PLR0913 (the keywords of programs)
     )
 
 
-def _check_dataset(found: Found | Resharded, dataset: Any, state: RunState | None) -> None:
+def _check_dataset(found: Obtained, dataset: Any, state: RunState | None) -> None:
     try:
         if found.resharded_from is None:
             check_feed(found.manifest, Feed.of(dataset))

@@ -38,7 +38,7 @@ class RunState:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """What cells keep that is in no slice, see `ms_recover.training.attributes.changed_values`."""
     trainable: Mapping[str, Any] = field(default_factory=dict)
-    """Which parameters are trained, see `ms_recover.training.trainable`."""
+    """Which parameters are trained, see `ms_recover.training.network_state`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of optimizers, loss scales and losses, see `ms_recover.training.hyperparameters`; and of callbacks."""
     batch: tuple[Any, ...] = ()

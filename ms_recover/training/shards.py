@@ -10,8 +10,7 @@ from typing import Any
 from ms_recover.errors import InputError
 from ms_recover.model.texts import list_some
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.found_slice import Found
-from ms_recover.training.resharding import Resharded
+from ms_recover.training.obtained import Obtained
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def warn_of_shards(job: TrainingJob, order: Mapping[str, Any]) -> None:
 
 
 def check_shards(
-    found: Found | Resharded,
+    found: Obtained,
     before: Mapping[str, Any],
     order: Mapping[str, Any],
     *,

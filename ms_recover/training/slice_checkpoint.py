@@ -15,15 +15,12 @@ from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import Anew
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states, settings_of_callbacks
-from ms_recover.training.dataset_draws import DatasetDraws
+from ms_recover.training.dataset_reads import DatasetDraws, LastBatch
 from ms_recover.training.deciding.position import Feed
 from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.first_step import Settling, settling_of
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.hyperparameters import CALLBACKS
-from ms_recover.training.last_batch import LastBatch
-from ms_recover.training.loss_scales import LossScales
-from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.rotation import NO_STEP
@@ -32,6 +29,7 @@ from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SavingLoop, SliceSaver
 from ms_recover.training.state_now import current_state
 from ms_recover.training.unsaved_callbacks import warn_of_unsaved
+from ms_recover.training.weight_updates import LossScales, OptimizerSteps
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from tests.support.sample import flip, losses, make_pairs, manifests, save_and_k
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
-from ms_recover.training import found_slice, recover_train  # noqa: E402
+from ms_recover.training import obtained, recover_train  # noqa: E402
 from tests.integration.test_training_resume import (  # noqa: E402
     EPOCHS,
     STEPS,
@@ -83,7 +83,7 @@ def test_a_slice_whose_contents_changed_is_not_resumed_from(whole, tmp_path, cap
 def test_what_the_network_holds_is_proven_before_the_first_step(tmp_path, monkeypatch, caplog):
     train(tmp_path, "safetensors", stop_at=9)
     caplog.set_level(logging.INFO)
-    load = found_slice.load_slice
+    load = obtained.load_slice
 
     def altered(own, kept):
         parameters = load(own, kept)
@@ -91,7 +91,7 @@ def test_what_the_network_holds_is_proven_before_the_first_step(tmp_path, monkey
         return parameters
 
     with monkeypatch.context() as patch:
-        patch.setattr(found_slice, "load_slice", altered)
+        patch.setattr(obtained, "load_slice", altered)
         with pytest.raises(VerificationError, match=r"rank 0, step 2_1, .*safetensors: .* parameter 0.weight differs"):
             resume(tmp_path)
     assert resume(tmp_path)[0] == 9

@@ -207,10 +207,12 @@ import sys
 import mindspore as ms
 from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
-from ms_recover.model.options import PlanOptions
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.training.deciding.agreement import agree, find_common_step
+from ms_recover.training.own_steps import OwnSteps
+from ms_recover.training.search import Search
+from ms_recover.training.tree_view import see_trees
 from ms_recover.training.this_process import current_job
-from ms_recover.training.rank_view import scan_tree
-from ms_recover.training.resume_step import find_common_step
 from ms_recover.training.run_id import agree_run_id
 
 ms.set_device("CPU")
@@ -219,17 +221,18 @@ job = current_job()
 root = sys.argv[1] + f"/host{job.rank}"  # each rank sees its own disk only
 print("run", agree_run_id(job, {}))
 
-judging = PlanOptions(world_size=job.size)
-view = job.run_together("scanning", lambda: scan_tree(root, job.rank).judged(judging))
-print("offers", *view.available_steps)
-print("agreed", find_common_step(job, view, root)[1])
+def steps_of(root):
+    search = Search(root, ScanOptions(), PlanOptions(world_size=job.size), "refuse")
+    return OwnSteps.judged(job.rank, search, see_trees(root, search.scanning, None).place, ())
 
-view = scan_tree(root + "/other", job.rank).judged(judging)
-print("nothing", find_common_step(job, view, root))
+own = job.run_together("scanning", lambda: steps_of(root))
+print("offers", *own.steps.available)
+print("agreed", find_common_step(job, own)[0].step)
+print("nothing", agree(job, steps_of(root + "/other")))
 
-view = scan_tree(root if job.rank == 0 else root + "/other", job.rank).judged(judging)
+own = steps_of(root if job.rank == 0 else root + "/other")
 try:
-    find_common_step(job, view, root)
+    find_common_step(job, own)
 except UnrecoverableError as error:
     print("none:", error)
 

@@ -21,7 +21,7 @@ import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, found_slice, recover_train, slice_saver  # noqa: E402
+from ms_recover.training import SliceCheckpoint, obtained, recover_train, slice_saver  # noqa: E402
 
 STEPS, EPOCHS = 8, 4
 
@@ -305,7 +305,7 @@ def test_what_the_network_holds_is_proven_before_the_first_step(whole, tmp_path,
     root, _ = whole
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     caplog.set_level(logging.INFO)
-    load = found_slice.load_into_network
+    load = obtained.load_into_network
 
     def altered(network, *arguments, **options):
         load(network, *arguments, **options)
@@ -315,7 +315,7 @@ def test_what_the_network_holds_is_proven_before_the_first_step(whole, tmp_path,
 
     resumed_losses = Losses()
     with monkeypatch.context() as patch:
-        patch.setattr(found_slice, "load_into_network", altered)
+        patch.setattr(obtained, "load_into_network", altered)
         with pytest.raises(VerificationError, match=r"rank 0, step 4_8, .* parameters 0.weight, moment2.2.bias differ"):
             recover_train(make_model(), make_dataset(), tmp_path, EPOCHS + 1, resumed_losses)
     assert resumed_losses.seen == {}

@@ -13,7 +13,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.dataset import vision  # noqa: E402
 from mindspore.train import Callback, Model  # noqa: E402
 
-from ms_recover.training import last_batch, recover_train  # noqa: E402
+from ms_recover.training import dataset_reads, recover_train  # noqa: E402
 from tests.support.sample_sources import (  # noqa: E402
     CODE,
     READERS,
@@ -238,8 +238,8 @@ def test_samples_that_nothing_can_compare_are_named(tmp_path, folder, caplog):
 
 def test_a_batch_is_digested_where_a_save_falls_due(tmp_path, folder, monkeypatch):
     """And at the end of an epoch, which may be that of the training; of one that begins anew the first batch, too."""
-    digested, real = [], last_batch.digest_batch
-    monkeypatch.setattr(last_batch, "digest_batch", lambda batch: digested.append(batch) or real(batch))
+    digested, real = [], dataset_reads.digest_batch
+    monkeypatch.setattr(dataset_reads, "digest_batch", lambda batch: digested.append(batch) or real(batch))
     make_model().train(1, batches(lambda _: plain(), folder), callbacks=[checkpoint(tmp_path, 4)])
     assert len(digested) == 3
     digested.clear()

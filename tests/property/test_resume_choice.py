@@ -11,25 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import pytest
-
-pytest.importorskip("mindspore")
-
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.model.inventory import Inventory
-from ms_recover.model.options import PlanOptions
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import candidates_of, choose
 from ms_recover.planning.tree.tree_facts import TreeFacts
-from ms_recover.training.rank_view import scan_tree
-from ms_recover.training.reshard_trees import JudgedTree, SliceTree
-from ms_recover.training.resume_step import newest_common_step
+from ms_recover.training.own_steps import OwnSteps
+from ms_recover.training.search import Search
+from ms_recover.training.tree_view import SliceTree, TreeView
 from tests.property.test_recovery import MEMORY
 from tests.support.examples import examples
 from tests.support.run_trees import random_options, random_tree, strike
@@ -56,12 +52,14 @@ def test_a_rank_that_resumes_has_the_candidates_of_a_plan(seed: int) -> None:
             one.step: one.reason if isinstance(one, RejectedStep) else None
             for one in candidates_of(TreeFacts(inventory, options))
         }
-        views = [scan_tree(str(root), rank).judged(options) for rank in range(tree.ranks)]
-        for view in views:
-            assert view.withdrawn == {step: why for step, why in order.items() if why is not None}
-            assert list(view.assessments) == [step for step, why in order.items() if why is None]
-        offers = [[(view.generation(step), step) for step in view.available_steps] for view in views]
-        common = newest_common_step(offers)
+        search, there = Search(str(root), ScanOptions(), options, "refuse"), SliceTree(inventory=inventory)
+        ranks = [OwnSteps.judged(rank, search, there, ()).steps for rank in range(tree.ranks)]
+        for steps in ranks:
+            assert steps.withdrawn == {step: why for step, why in order.items() if why is not None}
+            assert list(steps.assessments) == [step for step, why in order.items() if why is None]
+        common = max(
+            set.intersection(*({steps.place(step) for step in steps.available} for steps in ranks)), default=None
+        )
         if plan.recoverable:
             assert common is not None
             assert common[1] == plan.step
@@ -72,7 +70,7 @@ def test_a_rank_that_resumes_has_the_candidates_of_a_plan(seed: int) -> None:
 
 
 def _check_other_ranks(inventory: Inventory, options: PlanOptions, order: list[Step]) -> None:
-    judged = JudgedTree.of(SliceTree(inventory=inventory), options, ())
+    judged = TreeView.of(SliceTree(inventory=inventory), options, ())
     made = choose(judged.candidates(None), judged.judge, lambda rejected: None)
     try:
         plan = api.plan_reshard(inventory, "/nowhere", ReshardOptions(full=True), options)

@@ -13,10 +13,13 @@ pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
-from ms_recover.training.chosen_step import step_in_name, step_of  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import holding_directories  # noqa: E402
-from ms_recover.training.search import Search  # noqa: E402
+from ms_recover.training.search import (  # noqa: E402
+    Search,
+    step_in_name,
+    step_of,
+)
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.small_training import STEPS, Losses, behind, make_dataset, make_model  # noqa: E402
 

@@ -12,7 +12,7 @@ pytest.importorskip("mindspore")
 from mindspore.train import LossMonitor  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
-from ms_recover.training.loss_monitor import last_printed  # noqa: E402
+from ms_recover.training.continuation import last_printed  # noqa: E402
 from tests.support.small_training import CrashError, Losses, make_dataset, make_model  # noqa: E402
 
 

@@ -13,7 +13,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Model, RunContext  # noqa: E402
 from mindspore.train.callback import _CallbackManager, _InternalCallbackParam  # noqa: E402
 
-from ms_recover.training import found_slice, network, recover, recover_train  # noqa: E402
+from ms_recover.training import network, obtained, recover, recover_train  # noqa: E402
 from ms_recover.training.generators import changed_generators, generator_states  # noqa: E402
 
 STEPS = 4
@@ -93,8 +93,8 @@ def ascend(monkeypatch):
 
 def test_reads_builds_loads_and_trains_in_this_order(tree, ascend, monkeypatch):
     device = Device(make_model())
-    load = found_slice.load_slice
-    monkeypatch.setattr(found_slice, "load_slice", lambda *args: device.asked.append(("read",)) or load(*args))
+    load = obtained.load_slice
+    monkeypatch.setattr(obtained, "load_slice", lambda *args: device.asked.append(("read",)) or load(*args))
     resumed = recover_train(device, dataset(), tree, 5)
     assert device.asked == [("read",), ("build", 5, -1, False), ("train", 5, True, -1, 2, True)]
     assert resumed.trained
@@ -120,7 +120,7 @@ def test_a_network_that_the_compiler_cuts_is_compiled_before_it_is_loaded(tree, 
     load = network.load_into_network
     monkeypatch.setattr(network, "_is_cut_by_compiler", lambda model: True)
     monkeypatch.setattr(
-        found_slice,
+        obtained,
         "load_into_network",
         lambda *args, **options: loaded.append(len(device.train_network.compile_cache)) or load(*args, **options),
     )

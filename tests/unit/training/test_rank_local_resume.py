@@ -11,11 +11,13 @@ from ms_recover.execution.manifests import write_manifest
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import TrainingRecord
-from ms_recover.model.options import PlanOptions
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
-from ms_recover.training.rank_view import scan_tree
-from ms_recover.training.resume_step import obtain_resume_slice
+from ms_recover.training.deciding.agreement import agree
+from ms_recover.training.own_steps import OwnSteps
+from ms_recover.training.search import Search
+from ms_recover.training.tree_view import see_trees
 from tests.support.ranks import on_all, thread_jobs
 
 OLD, NEW = Step(1, 8), Step(2, 8)
@@ -49,10 +51,10 @@ def resumed(tree, rank_local="refuse", **options):
     jobs = thread_jobs(2)
 
     def work(rank):
-        judging = PlanOptions(world_size=2, **options)
-        view = scan_tree(str(tree), rank).judged(judging, rank_local=rank_local)
-        view, own = obtain_resume_slice(jobs[rank], view, str(tree))
-        return own.step, view.lost_values(own.step)
+        search = Search(str(tree), ScanOptions(), PlanOptions(world_size=2, **options), "refuse", rank_local)
+        steps = OwnSteps.judged(rank, search, see_trees(search.root, search.scanning, None).place, ())
+        step = agree(jobs[rank], steps).obtained.step
+        return step, steps.steps.lost_values(step)
 
     found = on_all(2, work)
     if any(isinstance(one, Exception) for one in found):

@@ -23,11 +23,11 @@ class AskedError(Exception):
 
 @pytest.fixture
 def asked(monkeypatch):
-    def look(job, search, renames):
+    def look(job, search, sources=None):
         scanning, judging = search.scanning, search.judging
         raise AskedError(search.root, scanning.pattern, scanning.group_info, scanning.strategy, judging.tolerate)
 
-    monkeypatch.setattr(found_slice, "_look", look)
+    monkeypatch.setattr(found_slice, "Look", look)
 
 
 def model():

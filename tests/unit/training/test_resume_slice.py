@@ -11,7 +11,7 @@ from ms_recover.api import scan
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.options import PlanOptions
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -19,8 +19,10 @@ from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.rank_view import scan_tree  # noqa: E402
-from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices  # noqa: E402
+from ms_recover.training.deciding.agreement import agree  # noqa: E402
+from ms_recover.training.own_steps import OwnSteps  # noqa: E402
+from ms_recover.training.search import Search  # noqa: E402
+from ms_recover.training.tree_view import see_trees  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.trainings import files  # noqa: E402
 from tests.support.unprivileged import as_nobody, close_to_all, open_to_all, reachable_folder  # noqa: E402
@@ -51,8 +53,9 @@ def tree(tmp_path):
     return tmp_path / "tree"
 
 
-def view_of(root, rank, size, **options):
-    return scan_tree(str(root), rank).judged(PlanOptions(world_size=size, **options))
+def steps_of(root, rank, size, **options):
+    search = Search(str(root), ScanOptions(), PlanOptions(world_size=size, **options), "refuse")
+    return OwnSteps.judged(rank, search, see_trees(search.root, search.scanning, None).place, ())
 
 
 def obtained(roots, **options):
@@ -62,9 +65,9 @@ def obtained(roots, **options):
     jobs = thread_jobs(len(roots))
 
     def work(rank):
-        root = str(roots[rank])
-        view, own = obtain_resume_slice(jobs[rank], view_of(root, rank, len(roots), **options), root)
-        return own, view.source_ranks.get(own.step)
+        steps = steps_of(roots[rank], rank, len(roots), **options)
+        own = agree(jobs[rank], steps).obtained
+        return own, steps.source_ranks.get(own.step)
 
     outcomes = on_all(len(roots), work)
     if any(isinstance(outcome, Exception) for outcome in outcomes):
@@ -206,9 +209,9 @@ def test_the_higher_step_of_an_older_run_is_not_resumed_from(tmp_path):
         older = tree / f"ckpt_dir{rank}" / f"baseline-{NEW}.ckpt"
         shutil.copy(path_of(tree, rank, MIDDLE), older)
         os.utime(older, (1, 1))
-    view = view_of(tree, 0, 4)
-    assert view.available_steps == [MIDDLE, OLD]
-    assert "of an older run" in view.unavailable_steps[NEW]
+    steps = steps_of(tree, 0, 4).steps
+    assert steps.available == [MIDDLE, OLD]
+    assert "of an older run" in steps.unavailable[NEW]
     assert obtained(tree) == (MIDDLE, [None] * 4)
 
 
@@ -218,7 +221,7 @@ def test_newer_slices_are_renamed_with_their_manifests(tree, caplog):
         shutil.copy(path_of(tree, 1, NEW), folder / double)
     (folder / "test-3_8.ckpt.superseded").write_bytes(b"of an earlier resume")
     others = {path: path.read_bytes() for rank in (0, 2, 3) for path in (tree / f"ckpt_dir{rank}").iterdir()}
-    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
+    steps_of(tree, 1, 4).set_newer_aside(MIDDLE)
     assert sorted(path.name for path in folder.iterdir()) == [
         "group_info.pb",
         "test-1_8.ckpt",
@@ -245,8 +248,9 @@ def test_a_slice_that_was_copied_in_vain_is_renamed_too(tree):
     jobs = thread_jobs(4)
 
     def work(rank):
-        view, own = obtain_resume_slice(jobs[rank], view_of(tree, rank, 4), str(tree))
-        supersede_newer_slices(view, own.step)
+        steps = steps_of(tree, rank, 4)
+        own = agree(jobs[rank], steps).obtained
+        steps.set_newer_aside(own.step)
         return own.step
 
     assert on_all(4, work) == [MIDDLE] * 4
@@ -258,7 +262,7 @@ def test_a_state_goes_with_its_slice(tree):
     folder = tree / "ckpt_dir1"
     (folder / f"test-3_8.ckpt{STATE_SUFFIX}").write_bytes(b"state")
     (folder / f"test-3_8.ckpt.superseded{STATE_SUFFIX}").write_bytes(b"of an earlier resume")
-    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
+    steps_of(tree, 1, 4).set_newer_aside(MIDDLE)
     names = [path.name for path in folder.glob("test-3_8*")]
     assert sorted(names) == [
         *(f"test-3_8.ckpt.2.superseded{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)),
@@ -271,7 +275,7 @@ def test_renaming_that_was_killed_half_way_is_finished(tree):
     folder = tree / "ckpt_dir1"
     name = folder / f"test-3_8.ckpt{MANIFEST_SUFFIX}"
     name.rename(folder / f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}")
-    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
+    steps_of(tree, 1, 4).set_newer_aside(MIDDLE)
     names = [path.name for path in folder.glob("test-3_8*")]
     assert sorted(names) == ["test-3_8.ckpt.superseded", f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}"]
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UnrecoverableError
+from ms_recover.errors import InputError, MissingInputError, MsRecoverError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
@@ -14,8 +14,6 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.found_slice import find_slice  # noqa: E402
-from ms_recover.training.rank_view import RankView  # noqa: E402
-from ms_recover.training.resume_step import find_common_step  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
@@ -83,13 +81,6 @@ def test_a_root_that_is_a_file(tmp_path):
     (tmp_path / "root").write_text("")
     (outcome,) = found([tmp_path / "root"])
     assert isinstance(outcome, InputError)
-
-
-def test_steps_that_are_all_withdrawn_are_slices(tmp_path):
-    (job,) = thread_jobs(1)
-    view = RankView(rank=0, withdrawn={Step(3, 8): "unhealthy by the monitor"})
-    with pytest.raises(UnrecoverableError, match="rank 0 lacks step 3_8: unhealthy by the monitor"):
-        find_common_step(job, view, "/tree")
 
 
 def test_a_fact_holds_everywhere_or_not_at_all():

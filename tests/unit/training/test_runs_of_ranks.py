@@ -76,7 +76,7 @@ def found(roots, **options):
         search = Search(str(roots[rank]), ScanOptions(), judging, "refuse")
         slice_found = find_slice(jobs[rank], search)
         slice_found.set_aside()
-        return os.path.basename(slice_found.own.path), slice_found.view.run_of(slice_found.own.step)
+        return os.path.basename(slice_found.own.path), slice_found.steps.steps.run_of(slice_found.own.step)
 
     with holding_directories():
         outcomes = on_all(SIZE, work)

@@ -16,7 +16,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceSaver, found_slice, resume, resuming, slice_saver, snapshot  # noqa: E402
+from ms_recover.training import SliceSaver, obtained, resume, resuming, slice_saver, snapshot  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 
@@ -41,13 +41,13 @@ class Loop:
 @pytest.fixture
 def ranks(monkeypatch):
     """Run a function for each of some ranks, in threads, each of which has the job of its rank."""
-    own, one_at_a_time, load = threading.local(), threading.Lock(), found_slice.load_into
+    own, one_at_a_time, load = threading.local(), threading.Lock(), obtained.load_into
 
     def load_into(*arguments, **options):
         with one_at_a_time:  # MindSpore computes in one thread of a process
             load(*arguments)
 
-    monkeypatch.setattr(found_slice, "load_into", load_into)
+    monkeypatch.setattr(obtained, "load_into", load_into)
     for module in (slice_saver, resuming):
         monkeypatch.setattr(module, "current_job", lambda: own.job)
 

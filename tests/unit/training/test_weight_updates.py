@@ -10,7 +10,7 @@ from mindspore.experimental import optim  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint  # noqa: E402
 from ms_recover.training.cells import as_cell, holds_optimizer  # noqa: E402
-from ms_recover.training.optimizer_steps import OptimizerSteps  # noqa: E402
+from ms_recover.training.weight_updates import OptimizerSteps  # noqa: E402
 
 
 class Own(nn.Optimizer):

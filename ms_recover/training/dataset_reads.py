@@ -1,13 +1,56 @@
-"""The last batch of a training with ``Model``, for its state file: digested before the step, when a save falls due."""
+"""What a training with ``Model`` has taken from its dataset, for state files: the last batch, and random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mindspore.train import Callback
 
 from ms_recover.training.batches import digest_batch, to_record
+from ms_recover.training.callback_order import around_first
+from ms_recover.training.generators import changed_generators, generator_states
+
+_EARLY = "ms_recover_early_draws"
+"""Name, in the context of a training, of the states before the batch that `Continuation` has drawn to prove it."""
+
+
+class DatasetDraws:
+    """Notes which generators of this process change while the first batch of a training is read.
+
+    Nothing but the dataset draws from them then. It reads ahead in threads of its own, so that their states are those
+    of no step; `states` has them before the first sample.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
+
+    def watch(self, manager: Any) -> None:
+        """Watch the training that begins just now."""
+        self.states = {}
+        around_first(manager, "on_train_epoch_begin", self._before_first)
+        around_first(manager, "on_train_step_begin", self._behind_first)
+
+    def _before_first(self, run_context: Any, act: Callable[[], None]) -> None:
+        act()
+        self._before = generator_states()
+
+    def _behind_first(self, run_context: Any, act: Callable[[], None]) -> None:
+        drawn = changed_generators(self._before, generator_states())
+        early = early_draws(run_context)
+        self.states = {**{name: self._before[name] for name in drawn}, **early}
+        act()
+
+
+def note_early_draws(run_context: Any, states: Mapping[str, Any]) -> None:
+    """Note states of generators that the dataset has drawn from before the first epoch began."""
+    setattr(run_context, _EARLY, dict(states))
+
+
+def early_draws(run_context: Any) -> dict[str, Any]:
+    """Return what `note_early_draws` has noted."""
+    return dict(getattr(run_context, _EARLY, None) or {})
 
 
 class LastBatch(Callback):  # type: ignore[misc]
