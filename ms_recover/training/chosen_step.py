@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ms_recover.arguments import whole_number
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.loading.path_arguments import home_path
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.scanning.naming import SliceName, name_before, read_slice_name
-from ms_recover.training.arguments import path_text, whole_number
 from ms_recover.training.deciding.job import TrainingJob
 
 
@@ -33,7 +34,7 @@ def step_of(value: Any) -> Step | None:
 
 def step_in_name(ckpt_file: Any) -> Step:
     """Return the step in the name of a slice; UsageError when it is none."""
-    path = path_text("ckpt_file", ckpt_file)
+    path = home_path("ckpt_file", ckpt_file)
     named = read_slice_name(RankPath(("",)), 0, name_before(os.path.basename(path)).replace("{rank}", "0"))
     if not isinstance(named, SliceName):
         raise UsageError(f"ckpt_file={path!r}: it has no name of a slice, such as ckpt_dir0/test-2_77.ckpt")

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
+from ms_recover.arguments import check_type, whole_number
 from ms_recover.errors import InputError, UsageError
+from ms_recover.loading.path_arguments import Paths
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
 from ms_recover.training.accumulation import set_accumulation
-from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import ending_callbacks, why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
@@ -35,7 +36,7 @@ from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 from ms_recover.training.this_process import current_job, device_target

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import InputError
+from ms_recover.loading.path_arguments import Paths
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
@@ -26,7 +27,7 @@ from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh, ReshardArguments, SearchArguments, make_search
 from ms_recover.training.shards import check_shards
 from ms_recover.training.state_now import name_operators
 from ms_recover.training.this_process import current_job

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ms_recover.arguments import is_whole
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.directory_lock import DirectoryLock, lock_directory
 from ms_recover.execution.save_slice import abandon_staged
@@ -53,7 +54,7 @@ class RunDirectory:
     """
 
     def __init__(self, job: TrainingJob, folder: str, prefix: str, keep: int, keep_runs: int) -> None:
-        if not isinstance(keep_runs, int) or isinstance(keep_runs, bool) or keep_runs < 1:
+        if not is_whole(keep_runs, 1, int):
             raise UsageError(
                 f"keep_runs={keep_runs!r}: it must be a whole number from 1, which is the present run alone"
             )

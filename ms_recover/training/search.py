@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from ms_recover.arguments import check_type, texts, whole_number
 from ms_recover.errors import UsageError
+from ms_recover.loading.path_arguments import Paths, home_path, path_texts, source_texts
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.tree.lineage import RUN
-from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
 from ms_recover.training.deciding.equal_arguments import Text, or_not_given
@@ -25,7 +26,6 @@ from ms_recover.training.run import forget_resumed
 _log = logging.getLogger(__name__)
 
 Fresh = Literal["refuse", "start"]
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Search:
             return replace(self, step=step_of(step))
         if step is not None or self.judging.run is not None:
             raise UsageError("ckpt_file names the step and the run to resume: leave step and run out")
-        return replace(self, step=step_in_name(ckpt_file), ckpt_file=path_text("ckpt_file", ckpt_file))
+        return replace(self, step=step_in_name(ckpt_file), ckpt_file=home_path("ckpt_file", ckpt_file))
 
     def agreed(self, job: TrainingJob) -> Search:
         """Return the search in the run of the chosen slice; all ranks call it together."""
@@ -156,7 +156,7 @@ def make_search(job: TrainingJob, root: str | os.PathLike[str], given: SearchArg
         raise UsageError(f"rank_local={given.rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
     run = given.run or os.environ.get(RUN, "") or None
     search = Search(
-        path_text("root", root),
+        home_path("root", root),
         ScanOptions(
             pattern=given.pattern,
             group_info=path_texts("group_info", given.group_info),

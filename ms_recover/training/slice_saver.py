@@ -9,15 +9,16 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+from ms_recover.arguments import check_type, whole_number
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice, why_not_saved
 from ms_recover.file_names import SliceFormat
+from ms_recover.loading.path_arguments import home_path
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import Anew, begin_anew, forget_begin
-from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
@@ -152,7 +153,7 @@ class SliceSaver:
     ) -> None:
         self._job = current_job()
         check_type("async_save", async_save, bool, "True or False")
-        directory = path_text("directory", directory)
+        directory = home_path("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
         self._network = None if parameters is None else saved_cell(parameters, format, self._job.rank)
         self._files = RankFiles(self._job, directory, group, layouts)

@@ -21,7 +21,7 @@ def test_mindspore_is_asked_for_before_it_is_imported(path):
 
 
 DECIDERS = """
-    accumulation arguments background batches chosen_step deciding.equal_arguments deciding.experiment
+    accumulation background batches chosen_step deciding.equal_arguments deciding.experiment
     deciding.foreign_folder deciding.job deciding.known_runs deciding.own_slice deciding.position
     rank_facts deciding.reshard_position deciding.resumed_experiment deciding.sample_proof deciding.stall
     found_state headline held_directories held_slices host kept_slice layouts manifest_queue number_of_ranks

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ms_recover.errors import UsageError
+from ms_recover.loading.path_arguments import source_texts
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
@@ -14,7 +15,6 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
 from ms_recover.training import found_slice, recover_train, resume  # noqa: E402
-from ms_recover.training.arguments import source_texts  # noqa: E402
 
 
 class AskedError(Exception):
