@@ -34,10 +34,11 @@ from ms_recover.training.network import check_network, load_into_network, load_s
 from ms_recover.training.other_world import naming_reshard
 from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, begin_line, resume_line
 from ms_recover.training.rank_view import RankView, scan_tree
+from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.resume_step import may_be_written, obtain_resume_slice, supersede_newer_slices
 from ms_recover.training.run import Loaded, note_resumed
 from ms_recover.training.run_state import RunState
-from ms_recover.training.search import ReshardArguments, Search, prepare_search
+from ms_recover.training.search import Search, prepare_search
 from ms_recover.training.set_aside import Renames, bring_back
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Found:
 def find_any(
     job: TrainingJob,
     search: Search,
-    cut: ReshardArguments,
+    options: ResumeOptions,
     savers: Iterable[Any],
     network: Any,
     also: Mapping[str, Any] | None = None,
@@ -167,18 +168,18 @@ def find_any(
     begin_line(job)
     savers = list(savers)
     counted = {"the number of SliceCheckpoint among the callbacks": len(savers)}
-    agree_arguments(job, "resuming", {**search.arguments, **cut.arguments, **counted, **(also or {})})
+    agree_arguments(job, "resuming", {**options.to_agree, **counted, **(also or {})})
     job.run_together("checking keep", lambda: check_kept(network, search.keep))
-    set_accumulation(cut.accumulate)
-    if cut.reshard:
+    set_accumulation(options.accumulate)
+    if options.reshard:
         from ms_recover.training.reshard_target import StatedCut
         from ms_recover.training.resharding import find_resharded
 
-        stated = job.run_together("reading the layouts", lambda: StatedCut.of(cut.layouts, savers, job))
+        stated = job.run_together("reading the layouts", lambda: StatedCut.of(options.layouts, savers, job))
         search = prepare_search(job, search)
         everywhere = replace(search, judging=replace(search.judging, world_size=None))
         brought = Renames()
-        resharded = find_resharded(job, everywhere, cut.sources, stated, network, brought)
+        resharded = find_resharded(job, everywhere, options.sources, stated, network, brought)
         return resharded if resharded is not None else find_slice(job, search, brought)
     with naming_reshard(job, search):
         found = find_slice(job, search)

@@ -32,11 +32,12 @@ from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.network import compile_network
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, Trained, why_unproven
+from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts, sample_order
-from ms_recover.training.search import Fresh, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 from ms_recover.training.this_process import current_job, device_target
@@ -222,35 +223,19 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
     MsRecoverError
         When another rank failed, with its reason.
     """
+    given = locals()  # the keywords, as no other name is bound yet
     with (job := current_job()).ending_together("checking the arguments of a resume"):
         limit = _checked_limit(epochs, more_epochs)
         listed = _checked(model, dataset, callbacks, sink_mode, sink_size, allow_dataset_change)
         frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
-        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
-        allowed = checked_allow(allow)
-        search = make_search(
-            job,
-            root,
-            SearchArguments(
-                pattern=pattern,
-                group_info=group_info,
-                strategy=strategy,
-                step=step,
-                ckpt_file=ckpt_file,
-                run=run,
-                newest=newest,
-                tolerate=tolerate,
-                fresh=fresh,
-                rank_local=rank_local,
-                keep=keep,
-            ),
-        ).of_program(given_experiments(prefix, listed, _savers_of(listed)))
+        options, allowed = ResumeOptions.of(given), checked_allow(allow)
+        search = options.search(job.size, given_experiments(options.prefix, listed, _savers_of(listed)))
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
-    train, options = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
+    train, settings = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
     if valid_dataset is not None:
         valid_sink = sink if valid_sink_mode is None else target != "CPU" and valid_sink_mode
-        train, options = model.fit, options | _validation(valid_dataset, frequency, sink=valid_sink)
+        train, settings = model.fit, settings | _validation(valid_dataset, frequency, sink=valid_sink)
 
     also = {
         "epochs": epochs,
@@ -262,9 +247,9 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
         "valid_dataset": or_not_given(valid_dataset),
         "valid_frequency": frequency,
     }
-    found = find_any(job, search, cut, _savers_of(listed), model.train_network, also)
+    found = find_any(job, search, options, _savers_of(listed), model.train_network, also)
     if found is None:
-        train(limit, dataset, callbacks=listed, **options)
+        train(limit, dataset, callbacks=listed, **settings)
         return Resumption(None, None, None, limit, True)
     own = found.own
     with job.ending_together("reading the state, and looking at the dataset"):
@@ -310,7 +295,7 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
         prover = _prover_of(found, state, place, trained, allow=allow_dataset_change, sink=sink)
         going_on = Continuation(found, place.counted, listed, state, prover, loaded)
         with prover.watching():
-            train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
+            train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **settings)
     return resumed
 
 

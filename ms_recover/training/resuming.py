@@ -25,9 +25,10 @@ from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.proof import OF_LOOP, resume_line
+from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
-from ms_recover.training.search import Fresh, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh
 from ms_recover.training.shards import check_shards
 from ms_recover.training.state_now import name_operators
 from ms_recover.training.this_process import current_job
@@ -164,26 +165,13 @@ def resume(  # noqa: PLR0913 (the keywords of programs)
     >>> resumed = resume([network, optimizer], ".", fresh="start")  # doctest: +SKIP
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
+    given = locals()  # the keywords, as no other name is bound yet
     job = current_job()
     with job.ending_together("checking the arguments of a resume"):
-        network = as_cell(parameters)
-        given = SearchArguments(
-            pattern=pattern,
-            group_info=group_info,
-            strategy=strategy,
-            step=step,
-            ckpt_file=ckpt_file,
-            run=run,
-            newest=newest,
-            tolerate=tolerate,
-            fresh=fresh,
-            rank_local=rank_local,
-            keep=keep,
-        )
-        search = make_search(job, root, given).of_program(given_experiments(prefix))
-        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+        network, options = as_cell(parameters), ResumeOptions.of(given)
+        search = options.search(job.size, given_experiments(options.prefix))
     forget_waiting(search.given)
-    found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
+    found = find_any(job, search, options, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
         anew = begin_anew(search.root, search.given, network)
         if anew is not None:
