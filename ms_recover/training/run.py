@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from ms_recover.errors import UsageError
@@ -54,6 +54,8 @@ class TrainingRun:
     """The newest step that was to be saved."""
     users: int = 0
     """Savers that have not given their directories back."""
+    said: set[Hashable] = field(default_factory=set)
+    """What one of its savers has said, so that the others do not say it again."""
     names: dict[tuple[str, str], SharedNames] = field(default_factory=dict)
     """By directory and prefix."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -171,6 +171,8 @@ class SliceSaver:
             self.note_begin()
         self.stalls: list[Stall] = []
         self.run_id = ""
+        self.said: set[Hashable] = set()
+        """See `ms_recover.training.run.TrainingRun.said`."""
 
     @property
     def job(self) -> TrainingJob:
@@ -232,8 +234,8 @@ class SliceSaver:
         self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))
         self._job.run_connected("beginning to save", self._prepare)
         run = self._place.begin(loop.owner, first, loop.save_steps, loop.stride)
-        self.run_id, self._training = run.run_id, self._place.record(loop.feed)
-        self._headline = Headline(self._job, str(self.directory), run.run_id)
+        self.run_id, self.said, self._training = run.run_id, run.said, self._place.record(loop.feed)
+        self._headline = Headline(self._job, str(self.directory), run.said)
         self._begun, self._resumes = True, resumes()
 
     def _own_loop(self, network: Any) -> SavingLoop:
