@@ -16,7 +16,6 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
-from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.attributes import changed_values, places_of
 from ms_recover.training.cell_settings import compare_cells, settings_of_cells
 from ms_recover.training.deciding.equal_arguments import agree_arguments
@@ -28,15 +27,16 @@ from ms_recover.training.deciding.position import Feed, Position, find_position
 from ms_recover.training.deciding.resumed_experiment import take_experiment
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
-from ms_recover.training.held_directories import at_end, hold_directories
+from ms_recover.training.held_directories import Held
 from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
+from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_network, load_into_network, load_slice
 from ms_recover.training.other_world import naming_reshard
 from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, begin_line, resume_line
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.resume_step import may_be_written, obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run import Loaded, note_resumed
+from ms_recover.training.run import Loaded, Runs, note_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.search import Search, prepare_search
 from ms_recover.training.set_aside import Renames, bring_back
@@ -133,7 +133,7 @@ class Found:
 
     def micro_batches(self, dataset: Any, state: RunState | None) -> int:
         """See `ms_recover.training.Resumption.accumulate`."""
-        return accumulation()
+        return of_process(Runs).accumulate
 
     def note(self) -> None:
         """Note that the next run goes on from this one."""
@@ -153,8 +153,8 @@ class Found:
 
 def find_any(
     job: TrainingJob,
-    search: Search,
     options: ResumeOptions,
+    held: Held,
     savers: Iterable[Any],
     network: Any,
     also: Mapping[str, Any] | None = None,
@@ -166,11 +166,11 @@ def find_any(
     """
     end_recording()
     begin_line(job)
-    savers = list(savers)
+    search, savers = options.search(job.size), list(savers)
     counted = {"the number of SliceCheckpoint among the callbacks": len(savers)}
     agree_arguments(job, "resuming", {**options.to_agree, **counted, **(also or {})})
     job.run_together("checking keep", lambda: check_kept(network, search.keep))
-    set_accumulation(options.accumulate)
+    of_process(Runs).accumulate = options.accumulate
     if options.reshard:
         from ms_recover.training.reshard_target import StatedCut
         from ms_recover.training.resharding import find_resharded
@@ -178,11 +178,10 @@ def find_any(
         stated = job.run_together("reading the layouts", lambda: StatedCut.of(options.layouts, savers, job))
         search = prepare_search(job, search)
         everywhere = replace(search, judging=replace(search.judging, world_size=None))
-        brought = Renames()
-        resharded = find_resharded(job, everywhere, options.sources, stated, network, brought)
-        return resharded if resharded is not None else find_slice(job, search, brought)
+        resharded = find_resharded(job, everywhere, options.sources, stated, network, held)
+        return resharded if resharded is not None else find_slice(job, search, held)
     with naming_reshard(job, search):
-        found = find_slice(job, search)
+        found = find_slice(job, search, held)
         if found is not None:
             job.run_together("comparing the layouts", lambda: _check_cut(found, savers, network))
         return found
@@ -200,20 +199,19 @@ def _check_cut(found: Found, savers: Iterable[Any], network: Any) -> None:
         raise InputError(f"{found.own}: {why}; resume with the layouts of the slices, or with reshard=True")
 
 
-def find_slice(job: TrainingJob, search: Search, brought: Renames | None = None) -> Found | None:
+def find_slice(job: TrainingJob, search: Search, held: Held) -> Found | None:
     """Find and obtain the slice to resume from; None, and a warning, when training is to start afresh.
 
-    All ranks call it together. `brought` notes what was renamed for it. Errors are those of `obtain_resume_slice`, and
-    MissingInputError when there is no slice and nothing said that this is right.
+    All ranks call it together; what is locked and renamed for it is `held`. Errors are those of
+    `obtain_resume_slice`, and MissingInputError when there is no slice and nothing said that this is right.
     """
     top = search.root
     search = prepare_search(job, search)
-    brought = Renames() if brought is None else brought
-    view, own = obtain_resume_slice(job, _look(job, search, brought), top)
+    view, own = obtain_resume_slice(job, _look(job, search, held), top)
     if own is not None:
         _warn_of_newer_steps(view, own)
         _warn_of_other_runs(view, own)
-        return Found(job, view, own, brought, search.keep)
+        return Found(job, view, own, held.brought, search.keep)
     aside = "; ".join(texts_of_aside([one for one in view.known_runs if not search.given or one.is_of(search.given)]))
     if view.taken.others:
         why = view.taken.why_none(top) + (f"; {aside}" if aside else "")
@@ -234,17 +232,17 @@ def find_slice(job: TrainingJob, search: Search, brought: Renames | None = None)
     return None
 
 
-def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
+def _look(job: TrainingJob, search: Search, held: Held) -> RankView:
     """Scan the tree, lock this rank's directories, and judge by the runs that all ranks see together.
 
-    Slices of a chosen run that were set aside get their names back before, which `brought` notes.
+    Slices of a chosen run that were set aside get their names back before, which is noted in `held`.
     """
 
     def scan() -> RankView:
         return scan_tree(search.root, job.rank, search.scanning)
 
     view = job.run_together("scanning the tree", scan)
-    waited = job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
+    waited = job.run_together("locking the directories", lambda: held.lock(_folders(view)))
     if any(flag for (flag,) in job.gather([waited], "locking the directories")):  # what ended meanwhile may have saved
         view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
@@ -256,7 +254,8 @@ def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
         search = search.in_run(follow_choice(runs, search.judging.run))
     chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
     if chosen is not None:
-        at_end(brought.undo)
+        brought = held.brought
+        held.callback(brought.undo)
         job.run_together("bringing back slices", lambda: _bring_back(view, chosen, brought))
         if any(count for (count,) in job.gather([len(brought)], "bringing back slices")):
             view = replace(job.run_together("scanning the tree", scan), taken=taken)

@@ -22,7 +22,7 @@ from ms_recover.training.deciding.foreign_folder import check_folders, held_runs
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.deciding.resumed_experiment import take_experiment
-from ms_recover.training.held_directories import at_end, hold_directories
+from ms_recover.training.held_directories import Held
 from ms_recover.training.other_world import aside_roots
 from ms_recover.training.reshard_trees import JudgedTree, OpenSource, Place, SliceTree, find_trees
 from ms_recover.training.search import Search
@@ -93,7 +93,7 @@ class TreeChoice:
     """The trees that the ranks see, and the steps of them that were given up.
 
     All ranks make one together, and call it together. Directories of the slices in place are held until the resume
-    ends. Slices of a chosen run that were set aside get their names back, which `brought` notes.
+    ends. Slices of a chosen run that were set aside get their names back, which is noted in `held`.
 
     Raises
     ------
@@ -101,8 +101,8 @@ class TreeChoice:
         When a rank cannot read what it is to read; on the others, that it failed.
     """
 
-    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str], brought: Renames) -> None:
-        look = _Look(job, search, sources)
+    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str], held: Held) -> None:
+        look = _Look(job, search, sources, held)
         trees, runs = look.trees, look.runs
         taken = take_experiment(runs, search.given, search.judging.run, search.root)
         search = search.taking(taken)
@@ -111,7 +111,7 @@ class TreeChoice:
         elif search.judging.run is not None:
             if search.from_environment:
                 search = search.in_run(follow_choice(runs, search.judging.run))
-            trees, runs = look.bringing_back(search.judging.run or "", brought)
+            trees, runs = look.bringing_back(search.judging.run or "")
         self._job, self._search, self.loaded = job, search, taken.loaded
         self._experiments = taken.own
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
@@ -180,11 +180,11 @@ def _agree(job: TrainingJob, search: Search, candidates: _Candidates, without: s
 class _Look:
     """The trees that this rank sees, and the runs that all ranks see together."""
 
-    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str]) -> None:
-        self._job, self._search = job, search
-        self._opened = job.run_together("opening the sources", lambda: _open_all(sources))
+    def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str], held: Held) -> None:
+        self._job, self._search, self._held = job, search, held
+        self._opened = job.run_together("opening the sources", lambda: _open_all(sources, held))
         self._scan()
-        waited = job.run_together("locking the directories", lambda: hold_directories(_folders(job, self.trees)))
+        waited = job.run_together("locking the directories", lambda: held.lock(_folders(job, self.trees)))
         if any(flag for (flag,) in job.gather([waited], "locking the directories")):
             self._scan()
         self._gather()
@@ -197,15 +197,16 @@ class _Look:
     def _gather(self) -> None:
         self.runs = gather_runs(self._job, (run for tree in self.trees for run in tree.runs))
 
-    def bringing_back(self, run: str, brought: Renames) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
+    def bringing_back(self, run: str) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
         """Return trees and runs behind giving the slices of a chosen run that were set aside their names back.
 
-        Each rank renames those of the ranks before that it goes on as; `brought` notes them, and renames them back in
-        the end unless they are resumed from.
+        Each rank renames those of the ranks before that it goes on as; they are noted, and renamed back in the
+        end unless they are resumed from.
         """
         lineage = find_lineage(self.runs, run)
         if lineage is not None:
-            at_end(brought.undo)
+            brought = self._held.brought
+            self._held.callback(brought.undo)
             self._job.run_together("bringing back slices", partial(self._bring_back, lineage, brought))
             if any(count for (count,) in self._job.gather([len(brought)], "bringing back slices")):
                 self._scan()
@@ -220,7 +221,7 @@ class _Look:
                     bring_back(rank, tree.inventory.root, aside, lineage, brought)
 
 
-def _open_all(sources: Sequence[str]) -> list[OpenSource]:
+def _open_all(sources: Sequence[str], held: Held) -> list[OpenSource]:
     """Open the sources until the resume ends, and of those that are paths the trees that were set aside below them."""
     access = Access.from_environment() if sources else Access()
     parsed = [Source.parse(one, access) for one in sources]
@@ -228,7 +229,7 @@ def _open_all(sources: Sequence[str]) -> list[OpenSource]:
     found = []
     for one in parsed:
         store = one.open(access)
-        at_end(store.close)
+        held.callback(store.close)
         found.append(OpenSource(store, one.any_server))
     return found
 

@@ -26,7 +26,6 @@ from ms_recover.planning.reshard.step_plan import why_incomplete
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
@@ -38,11 +37,13 @@ from ms_recover.training.deciding.reshard_position import (
     find_shared_position,
     micro_batches,
 )
+from ms_recover.training.held_directories import Held
+from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_values, load_into_network
 from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_step import ChosenTree, TreeChoice
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
-from ms_recover.training.run import Loaded, OtherWorld, note_resumed
+from ms_recover.training.run import Loaded, OtherWorld, Runs, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in
 from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
@@ -115,7 +116,7 @@ class Resharded:
     def _feeds(self, feed: Feed, dataset: Any, state: RunState | None) -> tuple[SharedFeed, SharedFeed]:
         training = self.manifest.training if self.manifest is not None else None
         before = feed_before(training, state.order if state is not None else {})
-        return before, feed_now(feed, shards_of(dataset), accumulation())
+        return before, feed_now(feed, shards_of(dataset), of_process(Runs).accumulate)
 
     def _like_this_rank(self) -> list[SliceFile]:
         """Return the slices of the step: that of this rank modulo the ranks before first, then the others."""
@@ -293,18 +294,18 @@ def _nothing() -> CapturedFiles:
 
 
 def find_resharded(
-    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any, brought: Renames
+    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any, held: Held
 ) -> Resharded | None:
     """Find what to resume from on these ranks; None where slices in place fit them as they are, or there are none.
 
-    All ranks call it together. `brought` notes the slices that get their names back, see `TreeChoice`, whose errors
+    All ranks call it together. What is `held` for it is that of `TreeChoice`, whose errors
     are raised.
     """
-    choice = TreeChoice(job, search, sources, brought)
+    choice = TreeChoice(job, search, sources, held)
     found = _find_sound(job, search, choice, stated, network)
     if found is not None:
         choice.warn_of_other_runs(found.chosen)
-        found.brought = brought
+        found.brought = held.brought
     return found
 
 

@@ -45,6 +45,8 @@ class ResumeOptions:
     accumulate: int = 1
     from_environment: bool = False
     """Whether the run was chosen by the variable, which stays when the training is started again."""
+    experiments: tuple[str, ...] = ()
+    """Those of the program, by the prefix or by what saves its slices; empty where they are not known."""
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> ResumeOptions:
@@ -59,8 +61,12 @@ class ResumeOptions:
             step = step_in_name(made.ckpt_file)
         return replace(made, run=run, step=step, from_environment=made.run is None)
 
-    def search(self, ranks: int, experiments: tuple[str, ...]) -> Search:
-        """Return where slices are looked for, by the program of some experiments that runs on so many ranks."""
+    def of_program(self, experiments: tuple[str, ...]) -> ResumeOptions:
+        """Return the options of a program with these experiments."""
+        return replace(self, experiments=experiments)
+
+    def search(self, ranks: int) -> Search:
+        """Return where slices are looked for, and how they are chosen, by a program on so many ranks."""
         return Search(
             self.root,
             ScanOptions(pattern=self.pattern, group_info=self.group_info, strategy=self.strategy),
@@ -70,7 +76,7 @@ class ResumeOptions:
             from_environment=self.from_environment,
             step=self.step,
             ckpt_file=self.ckpt_file,
-            given=experiments,
+            given=self.experiments,
             keep=self.keep,
         )
 

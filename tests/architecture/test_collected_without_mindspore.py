@@ -21,10 +21,10 @@ def test_mindspore_is_asked_for_before_it_is_imported(path):
 
 
 DECIDERS = """
-    accumulation background batches chosen_step deciding.equal_arguments deciding.experiment
+    background batches chosen_step deciding.equal_arguments deciding.experiment
     deciding.foreign_folder deciding.job deciding.known_runs deciding.own_slice deciding.position
     rank_facts deciding.reshard_position deciding.resumed_experiment deciding.sample_proof deciding.stall
-    found_state headline held_directories held_slices host kept_slice layouts manifest_queue number_of_ranks
+    found_state headline held_directories held_slices host in_process kept_slice layouts manifest_queue number_of_ranks
     other_world proof rank_local rank_view reshard_step reshard_trees resume_options resume_step rotation run
     run_directory run_id run_state same_ranks search set_aside state_values
 """

@@ -1,6 +1,7 @@
 """A training that is resumed from a chosen step, or from a chosen slice."""
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,7 +15,7 @@ ms = pytest.importorskip("mindspore")
 from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
 from ms_recover.training.chosen_step import step_in_name, step_of  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
-from ms_recover.training.held_directories import holding_directories  # noqa: E402
+from ms_recover.training.held_directories import Held  # noqa: E402
 from ms_recover.training.resume_options import ResumeOptions  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.small_training import STEPS, Losses, behind, make_dataset, make_model  # noqa: E402
@@ -49,10 +50,10 @@ def test_other_files_are_refused(path):
 
 def look(root, step=None, ckpt_file=None, ranks=2, **judging):
     options = ResumeOptions.of({"root": root, "step": step, "ckpt_file": ckpt_file, "fresh": "start", **judging}, {})
-    search = options.search(ranks, ())
     jobs = thread_jobs(ranks)
-    with holding_directories():
-        return on_all(ranks, lambda rank: find_slice(jobs[rank], search))
+    with ExitStack() as ends:
+        held = [ends.enter_context(Held()) for _ in jobs]
+        return on_all(ranks, lambda rank: find_slice(jobs[rank], options.search(ranks), held[rank]))
 
 
 @pytest.fixture

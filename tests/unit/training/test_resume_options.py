@@ -52,7 +52,7 @@ def test_what_ranks_must_have_alike_leaves_out_what_may_be_their_own():
 
 def test_a_search_is_made_of_all_that_was_given():
     given = of(pattern="p", run="r", newest=True, fresh="start", rank_local="peer", keep="k", step="1_2")
-    search = given.search(4, ("lr",))
+    search = given.of_program(("lr",)).search(4)
     assert (search.root, search.scanning.pattern, search.judging.world_size) == ("tree", "p", 4)
     assert (search.judging.run, search.judging.newest, search.given) == ("r", True, ("lr",))
     assert (search.fresh, search.rank_local, search.keep, search.step) == ("start", "peer", ("k",), Step(1, 2))
