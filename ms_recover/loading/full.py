@@ -18,6 +18,7 @@ from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.loading.full_parameters import FullParameters
 from ms_recover.loading.kinds import Kind, values_module
+from ms_recover.loading.path_arguments import Paths
 from ms_recover.loading.whole_checkpoint import open_whole
 from ms_recover.loading.whole_source import source_of_slices
 from ms_recover.model.inventory import Inventory
@@ -32,7 +33,6 @@ from ms_recover.stores.urls import open_store, shown_url
 
 _log = logging.getLogger(__name__)
 
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _WHOLE = ReshardOptions(full=True, shard_size=0)
 _NOWHERE = os.devnull

@@ -21,6 +21,7 @@ from ms_recover.formats.header import parse_header
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
 from ms_recover.loading.contents import SliceContents, read_contents
 from ms_recover.loading.kinds import values_module
+from ms_recover.loading.path_arguments import path_text
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter, SliceHeader
 from ms_recover.model.state import StateTensor
@@ -123,10 +124,7 @@ def load_contents(store: Store, name: str, manifest: Manifest | None, *, crc: bo
 
 
 def _checked(path: Any) -> str:
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
-        raise UsageError(f"path={path!r}: it must be the path or URL of a slice, and is of type {type(path).__name__}")
-    if not text or "\0" in text:
-        raise UsageError(f"path={text!r}: it is not a path")
+    text = path_text("path", path, "the path or URL of a slice")
     return text if is_url(text) else os.path.abspath(os.path.expanduser(text))
 
 

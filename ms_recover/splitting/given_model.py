@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 
+from ms_recover.arguments import is_number
 from ms_recover.errors import UsageError
 from ms_recover.splitting import pickling, stages, values
 from ms_recover.splitting.comparison import Comparison, compare_sample, has_weights
@@ -170,6 +170,6 @@ def _checked_costs(costs: Any, total: int) -> Sequence[float]:
     if len(costs) != total:
         raise UsageError(f"{len(costs)} costs for {total} stages")
     for cost in costs:
-        if not isinstance(cost, Real) or isinstance(cost, bool):
+        if not is_number(cost):
             raise UsageError(f"invalid cost {cost!r:.60}: expected a number")
     return list(costs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Literal, get_args
 
+from ms_recover.arguments import is_number, is_whole
 from ms_recover.errors import UsageError
 from ms_recover.splitting.state import Policy
 
@@ -112,11 +112,11 @@ def _check_type(name: str, value: object, kind: type | tuple[type, ...], words: 
         raise UsageError(f"invalid {name} {value!r:.60}: expected {words}, not {type(value).__name__}")
 
 
-def _check_seconds(name: str, value: object) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool) or not float(value) > 0:
+def _check_seconds(name: str, value: Any) -> None:
+    if not is_number(value) or not float(value) > 0:
         raise UsageError(f"invalid {name} {value!r:.60}: expected seconds, more than 0")
 
 
-def _check_number(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _check_number(name: str, value: Any, least: int) -> None:
+    if not is_whole(value, least, int):
         raise UsageError(f"invalid {name} {value!r}: expected a whole number from {least}")

@@ -7,7 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from typing import Any
 
+from ms_recover.arguments import is_whole
 from ms_recover.errors import UsageError
 
 
@@ -74,7 +76,7 @@ def cut_before(names: Sequence[str], cuts: object) -> tuple[range, ...]:
     return tuple(range(start, stop) for start, stop in pairwise([0, *starts, len(names)]))
 
 
-def _stage_number(names: Sequence[str], cut: object) -> int:
+def _stage_number(names: Sequence[str], cut: Any) -> int:
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     if isinstance(cut, str):
         found = [number for number, name in enumerate(names) if name == cut or name.startswith(f"{cut}.")]
@@ -83,12 +85,12 @@ def _stage_number(names: Sequence[str], cut: object) -> int:
             what = f"belongs to {len(found)} stages: give a number" if found else "is no stage"
             raise UsageError(f"invalid cut_at: {cut!r} {what}; the stages are {listed}")
         cut = found[0]
-    if not isinstance(cut, int) or isinstance(cut, bool) or not 0 < cut < len(names):
+    if not is_whole(cut, 1, int) or cut >= len(names):
         raise UsageError(
             f"invalid cut_at: a part cannot begin at {cut!r:.60}; give stages behind the first, by name or number: "
             f"{listed}"
         )
-    return cut
+    return int(cut)
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:

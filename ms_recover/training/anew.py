@@ -21,6 +21,7 @@ from ms_recover.training.callback_states import callback_states
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.cells import rounding_optimizers
 from ms_recover.training.generators import GENERATORS, changed_generators, generator_states, random_operators
+from ms_recover.training.in_process import of_process
 from ms_recover.training.run_state import named
 from ms_recover.training.sample_order import code_names
 
@@ -44,8 +45,12 @@ class _Begin:
     """Digests of its first batch, empty where none was seen."""
 
 
-_begins: dict[tuple[str, tuple[str, ...]], _Begin] = {}
-"""By folder and experiments; until one of these has saved a slice below the folder."""
+class _Begins:
+    """What trainings of this process began with."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, tuple[str, ...]], _Begin] = {}
+        """By folder and experiments; until one of these has saved a slice below the folder."""
 
 
 class Anew:
@@ -96,7 +101,7 @@ def begin_anew(
     training, its `owner`, has done it.
     """
     key = os.path.realpath(folder), tuple(experiments)
-    cells, first = list(network.cells_and_names()), _begins.get(key)
+    cells, first = list(network.cells_and_names()), of_process(_Begins).of.get(key)
     if first is not None and owner is not None and first.owner is not None and first.owner() is owner:
         return None
     states = {f"{one['class']} ({number})": one["state"] for number, one in enumerate(callback_states(callbacks), 1)}
@@ -104,7 +109,7 @@ def begin_anew(
     owned = None if owner is None else ref(owner)
     if first is None:
         of_network = WeakSet(cell for _, cell in cells if cell._params)
-        first = _begins[key] = _Begin(owned, of_network, marks, generators)
+        first = of_process(_Begins).of[key] = _Begin(owned, of_network, marks, generators)
         return Anew(first, experiments, None)
     first.owner = owned
     names = [name for name in first.marks.keys() | marks.keys() if first.marks.get(name) != marks.get(name)]
@@ -125,9 +130,9 @@ def begin_anew(
 def forget_begin(folder: str, experiment: str) -> None:
     """Forget what trainings of an experiment began with that save in a folder: there is a slice to resume from."""
     path = os.path.join(os.path.realpath(folder), "")
-    for root, experiments in list(_begins):
+    for root, experiments in list(of_process(_Begins).of):
         if path.startswith(os.path.join(root, "")) and (not experiments or experiment in experiments):
-            _begins.pop((root, experiments), None)
+            of_process(_Begins).of.pop((root, experiments), None)
 
 
 def _marks(network: Any, cells: Cells, states: Mapping[str, Any]) -> dict[str, Any]:

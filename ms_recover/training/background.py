@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from threading import Thread
 
 _log = logging.getLogger(__name__)
 
 
-_running: set[Thread] = set()
-"""The threads of all tasks under way in this process."""
+class _Task(Thread):
+    """The thread of a task; Python knows all of the process that are under way."""
 
 
 def wait_for_tasks() -> int:
@@ -19,7 +20,7 @@ def wait_for_tasks() -> int:
     A task whose training failed goes on writing; whoever resumes in the same process waits for it first. Its outcome
     stays with its `Background`.
     """
-    waiting = [thread for thread in tuple(_running) if thread.is_alive()]
+    waiting = [thread for thread in threading.enumerate() if isinstance(thread, _Task)]
     for thread in waiting:
         thread.join()
     return len(waiting)
@@ -41,13 +42,10 @@ class Background:
             except BaseException as error:  # the panic of an extension module is no Exception
                 self._failure = error
                 _log.error("%s; the next save or the end of the training raises this error", error)
-            finally:
-                _running.discard(thread)
 
         assert self._thread is None
-        self._thread = thread = Thread(target=run, name=name)
-        _running.add(thread)
-        thread.start()
+        self._thread = _Task(target=run, name=name)
+        self._thread.start()
 
     def do_now(self, work: Callable[[], None]) -> None:
         """Run a task at once, unless one before it failed, and keep its exception until the outcome is asked for."""

@@ -16,12 +16,12 @@ from typing import Any
 
 from mindspore.train import ModelCheckpoint
 
+from ms_recover.arguments import texts
 from ms_recover.execution.manifests import NamedSlice
 from ms_recover.file_names import WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import read_file_name
-from ms_recover.training.arguments import texts
 from ms_recover.training.deciding.experiment import experiment_of, given_prefix, with_experiment
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.manifest_queue import Save

@@ -13,7 +13,6 @@ from ms_recover.planning.tree.facts import Facts
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_lineage, follow_choice, texts_of_aside
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
-from ms_recover.training.accumulation import set_accumulation
 from ms_recover.training.cut_steps import CutSteps
 from ms_recover.training.deciding.agreement import agree
 from ms_recover.training.deciding.equal_arguments import agree_arguments
@@ -22,16 +21,19 @@ from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.deciding.resumed_experiment import TAKES_ALL, Taken, take_experiment
 from ms_recover.training.gradients import end_recording
-from ms_recover.training.held_directories import at_end, hold_directories
+from ms_recover.training.held_directories import Held
 from ms_recover.training.hyperparameters import check_kept
+from ms_recover.training.in_process import of_process
 from ms_recover.training.obtained import Obtained, ObtainedSlice
 from ms_recover.training.other_world import aside_roots, naming_reshard
 from ms_recover.training.own_steps import OwnSteps, may_be_written
 from ms_recover.training.proof import begin_line
 from ms_recover.training.reshard_target import StatedCut, why_cut_otherwise
 from ms_recover.training.resharding import Cutting
-from ms_recover.training.search import ReshardArguments, Search, prepare_search
-from ms_recover.training.set_aside import Renames, bring_back
+from ms_recover.training.resume_options import ResumeOptions
+from ms_recover.training.run import Runs
+from ms_recover.training.search import Search, prepare_search
+from ms_recover.training.set_aside import bring_back
 from ms_recover.training.tree_view import OpenSource, SeenTrees, see_trees, why_overlooked
 
 _log = logging.getLogger(__name__)
@@ -44,8 +46,8 @@ class Look:
     """What all ranks look at together before they choose a step.
 
     Directories of slices in place are held until the resume ends. Slices of a chosen run that were set aside get their
-    names back, which `brought` notes, and are renamed back in the end unless they are resumed from. All ranks make one
-    together.
+    names back, which is noted in `held`, and are renamed back in the end unless they are resumed from. All ranks make
+    one together.
 
     Parameters
     ----------
@@ -61,15 +63,16 @@ class Look:
     job: TrainingJob
     search: Search
     """Behind the choice of a run and an experiment."""
+    held: Held
     sources: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        self.brought, self.taken = Renames(), TAKES_ALL
+        self.brought, self.taken = self.held.brought, TAKES_ALL
         self._opened: Sequence[OpenSource] | None = None
         if self.sources is not None:
-            self._opened = self._together("opening the sources", partial(_open_all, self.sources))
+            self._opened = self._together("opening the sources", partial(_open_all, self.sources, self.held))
         self._scan()
-        waited = self._together("locking the directories", lambda: hold_directories(self._folders()))
+        waited = self._together("locking the directories", lambda: self.held.lock(self._folders()))
         if self._anywhere(waited, "locking the directories"):  # what ended meanwhile may have saved
             self._scan()
         self.runs = self._gather()
@@ -85,7 +88,7 @@ class Look:
         self.search, run = search, search.judging.run
         lineage = find_lineage(self.runs, run) if run is not None else None
         if lineage is not None:
-            at_end(self.brought.undo)
+            self.held.callback(self.brought.undo)
             self._together("bringing back slices", partial(self._bring_back, lineage))
             if self._anywhere(bool(self.brought), "bringing back slices"):
                 self._scan()
@@ -121,7 +124,7 @@ class Look:
                 bring_back(rank, tree.inventory.root, aside, lineage, self.brought)
 
 
-def _open_all(sources: Sequence[str]) -> list[OpenSource]:
+def _open_all(sources: Sequence[str], held: Held) -> list[OpenSource]:
     """Open the sources until the resume ends, and of those that are paths the trees that were set aside below them."""
     access = Access.from_environment() if sources else Access()
     parsed = [Source.parse(one, access) for one in sources]
@@ -129,15 +132,15 @@ def _open_all(sources: Sequence[str]) -> list[OpenSource]:
     opened = []
     for one in parsed:
         store = one.open(access)
-        at_end(store.close)
+        held.callback(store.close)
         opened.append(OpenSource(store, one.any_server))
     return opened
 
 
 def find_any(
     job: TrainingJob,
-    search: Search,
-    cut: ReshardArguments,
+    options: ResumeOptions,
+    held: Held,
     savers: Iterable[Any],
     network: Any,
     also: Mapping[str, Any] | None = None,
@@ -149,26 +152,26 @@ def find_any(
     """
     end_recording()
     begin_line(job)
-    savers = list(savers)
+    search, savers = options.search(job.size), list(savers)
     counted = {"the number of SliceCheckpoint among the callbacks": len(savers)}
-    agree_arguments(job, "resuming", {**search.arguments, **cut.arguments, **counted, **(also or {})})
+    agree_arguments(job, "resuming", {**options.to_agree, **counted, **(also or {})})
     job.run_together("checking keep", lambda: check_kept(network, search.keep))
-    set_accumulation(cut.accumulate)
-    if cut.reshard:
-        stated = job.run_together("reading the layouts", lambda: StatedCut.of(cut.layouts, savers, job))
-        look = Look(job, prepare_search(job, search), cut.sources)
+    of_process(Runs).accumulate = options.accumulate
+    if options.reshard:
+        stated = job.run_together("reading the layouts", lambda: StatedCut.of(options.layouts, savers, job))
+        look = Look(job, prepare_search(job, search), held, options.sources)
         return _obtain_cut(look, stated, network) or _obtain_own(look)
     with naming_reshard(job, search):
-        found = find_slice(job, search)
+        found = find_slice(job, search, held)
         if found is not None:
             job.run_together("comparing the layouts", lambda: _check_cut(found, savers, network))
         return found
 
 
-def find_slice(job: TrainingJob, search: Search) -> ObtainedSlice | None:
+def find_slice(job: TrainingJob, search: Search, held: Held) -> ObtainedSlice | None:
     """Find and obtain the slice to resume from, of this rank; None, and a warning, when training is to start afresh.
 
-    All ranks call it together.
+    All ranks call it together; what is locked and renamed for it is `held`.
 
     Raises
     ------
@@ -181,7 +184,7 @@ def find_slice(job: TrainingJob, search: Search) -> ObtainedSlice | None:
     MsRecoverError
         When a copy failed on any rank.
     """
-    return _obtain_own(Look(job, prepare_search(job, search)))
+    return _obtain_own(Look(job, prepare_search(job, search), held))
 
 
 def _check_cut(found: ObtainedSlice, savers: Iterable[Any], network: Any) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ms_recover.training.in_process import of_process
+
 _seeds: Any = import_module("mindspore.common.seed")  # a function has the same name there
 
 GENERATORS = {
@@ -39,8 +41,6 @@ class _Begun:
     states: Mapping[str, Any] | None = None
     names: frozenset[str] = frozenset()
 
-
-_begun = _Begun()
 
 _CELL = re.compile(r"[^.]+\.\d+\.\d+", re.ASCII)
 _SEEDS = {"Seed0", "seed", "seed0"}
@@ -112,18 +112,20 @@ def _is_random(cell: Any) -> bool:
 
 def begin_drawing(names: Collection[str] = ()) -> None:
     """Note the generators as they are when a training begins; it had drawn from some `names` before."""
-    _begun.states, _begun.names = generator_states(), frozenset(names)
+    begun = of_process(_Begun)
+    begun.states, begun.names = generator_states(), frozenset(names)
 
 
 def note_drawing() -> None:
     """Note the generators as they are, unless that was done in this process."""
-    if _begun.states is None:
+    if of_process(_Begun).states is None:
         begin_drawing()
 
 
 def drawn_generators(states: Mapping[str, Any]) -> list[str]:
     """Return the generators that the training has drawn from since it began, by their states now; sorted."""
-    return sorted(_begun.names | changed_generators(_begun.states or {}, states))
+    begun = of_process(_Begun)
+    return sorted(begun.names | changed_generators(begun.states or {}, states))
 
 
 def changed_generators(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.first_step import RankPlace, judge_places
@@ -16,13 +16,7 @@ from ms_recover.training.rotation import steps_apart
 _log = logging.getLogger(__name__)
 
 
-class _Said:
-    """The run of which rank 0 of this process has said it."""
-
-    run_id: str | None = None
-
-
-_said = _Said()
+_SUBJECT = "what losing a host would cost"
 
 
 class Headline:
@@ -34,12 +28,12 @@ class Headline:
         The ranks, which exchange their hosts and groups once.
     directory : str
         The directory of this rank, for the command that says more.
-    run_id : str
-        The run: of several savers of it one says it.
+    said : set
+        What the savers of the run have said: of several one says it.
     """
 
-    def __init__(self, job: TrainingJob, directory: str, run_id: str) -> None:
-        self._job, self._directory, self._run_id = job, directory, run_id
+    def __init__(self, job: TrainingJob, directory: str, said: set[Hashable]) -> None:
+        self._job, self._directory, self._said_in_run = job, directory, said
         self._said = self._said_apart = False
 
     def floor(self, committed: Sequence[Step]) -> Step:
@@ -61,8 +55,8 @@ class Headline:
         try:
             own = [*this_host(), *((min(group), len(group)) if known else (-1, 0))]
             rows = self._job.gather_text(json.dumps(own), "exchanging hosts")
-            if self._job.rank == 0 and _said.run_id != self._run_id:
-                _said.run_id = self._run_id
+            if self._job.rank == 0 and _SUBJECT not in self._said_in_run:
+                self._said_in_run.add(_SUBJECT)
                 stated = [json.loads(row) for row in rows]
                 hosts = name_hosts({rank: (host, machine) for rank, (host, machine, *_) in enumerate(stated) if host})
                 self._log(step, [RankPlace(hosts.get(rank, ""), *row[2:]) for rank, row in enumerate(stated)])

@@ -1,45 +1,34 @@
-"""The directories that a resume holds, so that no other training saves to them meanwhile."""
+"""What a resume holds until it ends: directories to which no other training saves meanwhile, stores, renamed slices."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 
 from ms_recover.execution.directory_lock import lock_directory
-
-_held: list[ExitStack] = []
-
-
-@contextmanager
-def holding_directories(forget: Callable[[], None] | None = None) -> Iterator[None]:
-    """Give back at the end the directories that `hold_directories` was called for, and call `forget`."""
-    with ExitStack() as locks:
-        if forget is not None:
-            locks.callback(forget)
-        _held.append(locks)
-        try:
-            yield
-        finally:
-            _held.remove(locks)
+from ms_recover.training.set_aside import Renames
 
 
-def hold_directories(folders: Iterable[str]) -> bool:
-    """Lock directories until `holding_directories` ends; return whether another training was waited for until it ended.
+class Held(ExitStack):
+    """A resume's own; everything is given back when its block ends, the last thing first."""
 
-    Raises StorageError when another training saves to one.
-    """
-    waits: list[float] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought = Renames()
+        """Slices that got their names back to be resumed from."""
 
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        time.sleep(seconds)
+    def lock(self, folders: Iterable[str]) -> bool:
+        """Lock directories; return whether another training was waited for until it ended.
 
-    for folder in sorted(folders):
-        _held[-1].callback(lock_directory(folder, sleep=wait).release)
-    return bool(waits)
+        Raises StorageError when another training saves to one.
+        """
+        waits: list[float] = []
 
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            time.sleep(seconds)
 
-def at_end(close: Callable[[], object]) -> None:
-    """Call `close` when `holding_directories` ends."""
-    _held[-1].callback(close)
+        for folder in sorted(folders):
+            self.callback(lock_directory(folder, sleep=wait).release)
+        return bool(waits)

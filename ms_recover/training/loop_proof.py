@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from ms_recover.errors import InputError
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.deciding.sample_proof import SampleProof, combined
+from ms_recover.training.in_process import of_thread
 from ms_recover.training.proof import ResumeLine, resume_line, said_in
 from ms_recover.training.proving import compared, refuse_or_warn, why_unproven
 from ms_recover.training.run_state import RunState
@@ -19,20 +19,18 @@ from ms_recover.training.run_state import RunState
 _log = logging.getLogger(__name__)
 
 
-class _Thread(threading.local):
+class _Waiting:
     """What this thread, in which one training runs, has resumed and not yet proven: of each network the last."""
 
     def __init__(self) -> None:
-        self.waiting: list[LoopProof] = []
-
-
-_thread = _Thread()
+        self.proofs: list[LoopProof] = []
 
 
 def end_waiting() -> None:
     """Say what a loop has proven that begins to save, and that its samples are not; all ranks together."""
-    waiting, _thread.waiting = _thread.waiting, []
-    for one in waiting:
+    waiting = of_thread(_Waiting)
+    proofs, waiting.proofs = waiting.proofs, []
+    for one in proofs:
         one.give_up()
 
 
@@ -42,9 +40,8 @@ def forget_waiting(experiments: Sequence[str] = ()) -> None:
     Without any, or where those of a resume are not known, they may be the same.
     """
     known = set(experiments)
-    _thread.waiting = [
-        one for one in _thread.waiting if known and one.experiments and known.isdisjoint(one.experiments)
-    ]
+    waiting = of_thread(_Waiting)
+    waiting.proofs = [one for one in waiting.proofs if known and one.experiments and known.isdisjoint(one.experiments)]
 
 
 class BehindProof:
@@ -110,7 +107,7 @@ class LoopProof:
 
     def __post_init__(self) -> None:
         waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch, "proving the samples")
-        _thread.waiting.append(self)
+        of_thread(_Waiting).proofs.append(self)
         if not waits:
             self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))
 
@@ -126,8 +123,9 @@ class LoopProof:
 
         self.job.run_together("proving the samples", look)
         proof = combined(self.job.gather_text(rows[0], "proving the samples"))
-        if self in _thread.waiting:
-            _thread.waiting.remove(self)
+        proofs = of_thread(_Waiting).proofs
+        if self in proofs:
+            proofs.remove(self)
         self._end(proof, None if allow else "go on with prove(..., allow_dataset_change=True)")
         self._line.say()
         return BehindProof(iterator)

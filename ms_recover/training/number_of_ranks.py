@@ -14,7 +14,8 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import record_of
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.held_slices import Held, HeldSlice, read_folder
-from ms_recover.training.run import has_resumed
+from ms_recover.training.in_process import of_process
+from ms_recover.training.run import Runs
 
 _RANK = "{rank}"
 
@@ -26,7 +27,7 @@ def check_number_of_ranks(job: TrainingJob, template: str, base: str) -> None:
     directory, and the ranks share those out that lie beside it for ranks that this job does not have. Where a step was
     resumed, the resume has judged what lies there.
     """
-    if has_resumed():
+    if of_process(Runs).resumed:
         return
     for folder in _folders(job, template):
         try:

@@ -14,7 +14,6 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
-from ms_recover.training.accumulation import accumulation
 from ms_recover.training.attributes import changed_values, places_of
 from ms_recover.training.cell_settings import compare_cells, settings_of_cells
 from ms_recover.training.deciding.agreement import Back
@@ -23,10 +22,11 @@ from ms_recover.training.deciding.own_slice import OwnSlice, digests_by_name
 from ms_recover.training.deciding.position import Feed, Position, find_position
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.hyperparameters import compare_settings, settings_of_program
+from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_network, load_into_network, load_slice
 from ms_recover.training.own_steps import OwnSteps
 from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, resume_line
-from ms_recover.training.run import Loaded, note_resumed
+from ms_recover.training.run import Loaded, Runs, note_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.set_aside import Renames
 
@@ -174,7 +174,7 @@ class ObtainedSlice(Obtained):
 
     def micro_batches(self, dataset: Any, state: RunState | None) -> int:
         """See `ms_recover.training.Resumption.accumulate`."""
-        return accumulation()
+        return of_process(Runs).accumulate
 
     def note(self) -> None:
         """Note that the next run goes on from this one."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import mindspore as ms
 
+from ms_recover.arguments import check_type, whole_number
+from ms_recover.arguments import ranks as listed_ranks
 from ms_recover.errors import UsageError
 from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
-from ms_recover.training.arguments import check_type, whole_number
-from ms_recover.training.arguments import ranks as listed_ranks
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.layouts import check_layouts, same_slice
 

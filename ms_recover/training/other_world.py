@@ -48,7 +48,7 @@ from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import never
 from ms_recover.system_errors import explained
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.run import OtherWorld, forget_other_world, other_world
+from ms_recover.training.run import OtherWorld, Runs
 
 if TYPE_CHECKING:
     from ms_recover.training.search import Search
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def set_other_world_aside(job: TrainingJob, directory: str) -> None:
+def set_other_world_aside(job: TrainingJob, directory: str, runs: Runs) -> None:
     """Set aside what a training was resumed from, if its slices lie where this rank or another one is to save.
 
-    All ranks call it together, with their own directories. Nothing happens where nothing was cut anew.
+    All ranks call it together, each with its own directory and the runs of its process. Nothing happens where nothing
+    was cut anew.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def set_other_world_aside(job: TrainingJob, directory: str) -> None:
     MsRecoverError
         When another rank could not.
     """
-    other = other_world()
+    other = runs.other_world
     if other is None:
         return
     if not any(inside for (inside,) in job.gather([_is_in(directory, other.root)], "beginning to save")):
@@ -88,7 +89,7 @@ def set_other_world_aside(job: TrainingJob, directory: str) -> None:
         work = partial(_act, other) if job.rank == rank else _leave
         job.run_together("setting slices of other ranks aside", work)
     job.run_together("writing what was compiled", lambda: _write_files(other))
-    forget_other_world()
+    runs.other_world = None
 
 
 def aside_roots(root: str) -> list[str]:

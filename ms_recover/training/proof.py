@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Literal, get_args
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.in_process import of_thread
 
 QUIET = "MS_RECOVER_QUIET"
 """Environment variable: anything but nothing or ``0`` leaves the line out."""
@@ -169,40 +169,38 @@ class ResumeLine:
             say_line(text_of(source, [other for other, *_ in rows], proofs, time.time(), self._subjects))
 
 
-class _Thread(threading.local):
+class _Present:
     """The line of the resume that this thread has begun last: one thread trains."""
 
     def __init__(self) -> None:
         self.line = ResumeLine()
 
 
-_thread = _Thread()
-
-
 def begin_line(job: TrainingJob) -> ResumeLine:
     """Begin the line of a resume; one that was begun before and not said is forgotten: that resume has failed."""
-    _thread.line = ResumeLine(job)
-    return _thread.line
+    line = of_thread(_Present).line = ResumeLine(job)
+    return line
 
 
 def forget_line() -> None:
     """Forget a line that was not said: its resume has ended, or failed."""
-    _thread.line = ResumeLine()
+    of_thread(_Present).line = ResumeLine()
 
 
 def resume_line() -> ResumeLine:
     """Return the line of the present resume; without one what is stated goes nowhere."""
-    return _thread.line
+    return of_thread(_Present).line
 
 
 @contextmanager
 def said_in(line: ResumeLine) -> Iterator[None]:
     """Have what a block states stand in the line of its own resume, where others have begun since."""
-    before, _thread.line = _thread.line, line
+    present = of_thread(_Present)
+    before, present.line = present.line, line
     try:
         yield
     finally:
-        _thread.line = before
+        present.line = before
 
 
 def is_quiet(environ: Mapping[str, str] = os.environ) -> bool:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
+from ms_recover.arguments import check_type, whole_number
 from ms_recover.errors import InputError, UsageError
+from ms_recover.loading.path_arguments import Paths
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
-from ms_recover.training.accumulation import set_accumulation
-from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import ending_callbacks, why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
@@ -27,16 +29,18 @@ from ms_recover.training.deciding.position import Feed, Position
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import find_any
-from ms_recover.training.held_directories import holding_directories
+from ms_recover.training.held_directories import Held
+from ms_recover.training.in_process import of_process
 from ms_recover.training.network import compile_network
 from ms_recover.training.obtained import Obtained, load_found
 from ms_recover.training.proof import forget_line, say_line
 from ms_recover.training.proving import SampleProver, Trained, why_unproven
+from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.resuming import Resumption
-from ms_recover.training.run import forget_resumed
+from ms_recover.training.run import Runs, forget_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh
 from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 from ms_recover.training.this_process import current_job, device_target
@@ -44,13 +48,125 @@ from ms_recover.training.this_process import current_job, device_target
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """How `recover_train` trains: what a program gave, checked."""
+
+    model: Any
+    dataset: Any
+    callbacks: list[Callback]
+    epochs: int | None
+    more_epochs: int | None
+    sinks: bool
+    sink_size: int
+    valid_dataset: Any
+    valid_frequency: int | list[int]
+    valid_sinks: bool
+    allow_dataset_change: bool
+    allow: frozenset[str]
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> _Training:
+        """Check the keywords of a program, of which those of its training are taken; UsageError when one is invalid."""
+        given = SimpleNamespace(**keywords)
+        if (given.epochs is None) == (given.more_epochs is None):
+            raise UsageError("give epochs, the number in total, or more_epochs, those behind the slice; one of them")
+        name = "epochs" if given.more_epochs is None else "more_epochs"
+        count = whole_number(name, getattr(given, name), 1)
+        callbacks = _checked_program(given)
+        frequency = _checked_validation(given)
+        target = device_target()
+        sinks = target != "CPU" and (target == "Ascend" if given.sink_mode is None else given.sink_mode)
+        return cls(
+            model=given.model,
+            dataset=given.dataset,
+            callbacks=callbacks,
+            epochs=count if name == "epochs" else None,
+            more_epochs=count if name == "more_epochs" else None,
+            sinks=sinks,
+            sink_size=given.sink_size,
+            valid_dataset=given.valid_dataset,
+            valid_frequency=frequency,
+            valid_sinks=sinks if given.valid_sink_mode is None else target != "CPU" and given.valid_sink_mode,
+            allow_dataset_change=given.allow_dataset_change,
+            allow=checked_allow(given.allow),
+        )
+
+    @property
+    def limit(self) -> int:
+        """The epochs that are given, in total or behind the slice."""
+        return self.epochs or self.more_epochs or 0
+
+    @property
+    def savers(self) -> list[Any]:
+        """The savers of the callbacks."""
+        return _savers_of(self.callbacks)
+
+    @property
+    def to_agree(self) -> dict[str, Any]:
+        """What all ranks must have alike."""
+        return {
+            "epochs": self.epochs,
+            "more_epochs": self.more_epochs,
+            "allow": sorted(self.allow),
+            "allow_dataset_change": self.allow_dataset_change,
+            "sink_mode": self.sinks,
+            "sink_size": self.sink_size,
+            "valid_dataset": or_not_given(self.valid_dataset),
+            "valid_frequency": self.valid_frequency,
+        }
+
+    def train(self, epochs: int, callbacks: list[Callback], **also: int) -> None:
+        """Train until there are so many epochs, with ``Model.fit`` where there is a dataset for the validation."""
+        settings = {"dataset_sink_mode": self.sinks, "sink_size": self.sink_size, "callbacks": callbacks, **also}
+        if self.valid_dataset is None:
+            self.model.train(epochs, self.dataset, **settings)
+            return
+        validation = {
+            "valid_dataset": self.valid_dataset,
+            "valid_dataset_sink_mode": self.valid_sinks,
+            "valid_frequency": self.valid_frequency,
+        }
+        self.model.fit(epochs, self.dataset, **settings, **validation)
+
+
+def _checked_program(given: Any) -> list[Callback]:
+    """Check the types of what is trained, and how; return the callbacks as a list."""
+    check_type("allow_dataset_change", given.allow_dataset_change, bool, "True or False")
+    if not hasattr(given.model, "train_network") or not callable(getattr(given.model, "train", None)):
+        raise UsageError(f"model: a {type(given.model).__name__} is no mindspore.train.Model")
+    check_type("dataset", given.dataset, Dataset, "a mindspore.dataset.Dataset")
+    if given.sink_mode is not None:
+        check_type("sink_mode", given.sink_mode, bool, "True, False or None")
+    if whole_number("sink_size", given.sink_size) < 1 and given.sink_size != -1:
+        raise UsageError(f"sink_size={given.sink_size}: it must be -1, for the whole dataset, or at least 1")
+    callbacks = given.callbacks
+    listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for one in listed:
+        check_type("callbacks: one", one, Callback, "a mindspore.train.Callback")
+    return listed
+
+
+def _checked_validation(given: Any) -> int | list[int]:
+    """Check the arguments of the validation; return its frequency as ``Model.fit`` takes it."""
+    if given.valid_sink_mode is not None:
+        check_type("valid_sink_mode", given.valid_sink_mode, bool, "True, False or None")
+    if given.valid_dataset is not None:
+        check_type("valid_dataset", given.valid_dataset, Dataset, "a mindspore.dataset.Dataset")
+        if not getattr(given.model, "_metric_fns", True):
+            raise UsageError("valid_dataset: the model has no metrics; make it with Model(..., metrics={...})")
+    frequency = given.valid_frequency
+    if isinstance(frequency, Iterable) and not isinstance(frequency, str):
+        return [whole_number("valid_frequency: an epoch", epoch, 1) for epoch in frequency]
+    return whole_number("valid_frequency", frequency, 1)
+
+
 def _forget() -> None:
     forget_resumed()
     forget_line()
-    set_accumulation(1)
+    of_process(Runs).accumulate = 1
 
 
-@holding_directories(_forget)
 def recover_train(  # noqa: PLR0913 (the keywords of programs)
     model: Any,
     dataset: Any,
@@ -219,49 +335,22 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
     MsRecoverError
         When another rank failed, with its reason.
     """
-    with (job := current_job()).ending_together("checking the arguments of a resume"):
-        limit = _checked_limit(epochs, more_epochs)
-        listed = _checked(model, dataset, callbacks, sink_mode, sink_size, allow_dataset_change)
-        frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
-        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
-        allowed = checked_allow(allow)
-        search = make_search(
-            job,
-            root,
-            SearchArguments(
-                pattern=pattern,
-                group_info=group_info,
-                strategy=strategy,
-                step=step,
-                ckpt_file=ckpt_file,
-                run=run,
-                newest=newest,
-                tolerate=tolerate,
-                fresh=fresh,
-                rank_local=rank_local,
-                keep=keep,
-            ),
-        ).of_program(given_experiments(prefix, listed, _savers_of(listed)))
-    target = device_target()
-    sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
-    train, options = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
-    if valid_dataset is not None:
-        valid_sink = sink if valid_sink_mode is None else target != "CPU" and valid_sink_mode
-        train, options = model.fit, options | _validation(valid_dataset, frequency, sink=valid_sink)
+    keywords = locals()  # no other name is bound yet
+    with Held() as held:
+        held.callback(_forget)
+        return _recover(keywords, held)
 
-    also = {
-        "epochs": epochs,
-        "more_epochs": more_epochs,
-        "allow": sorted(allowed),
-        "allow_dataset_change": allow_dataset_change,
-        "sink_mode": sink,
-        "sink_size": sink_size,
-        "valid_dataset": or_not_given(valid_dataset),
-        "valid_frequency": frequency,
-    }
-    found = find_any(job, search, cut, _savers_of(listed), model.train_network, also)
+
+def _recover(keywords: Mapping[str, Any], held: Held) -> Resumption:
+    with (job := current_job()).ending_together("checking the arguments of a resume"):
+        training = _Training.of(keywords)
+        options = ResumeOptions.of(keywords)
+        options = options.of_program(given_experiments(options.prefix, training.callbacks, training.savers))
+    model, dataset, limit, sink = training.model, training.dataset, training.limit, training.sinks
+    sink_size, listed, allow_dataset_change = training.sink_size, training.callbacks, training.allow_dataset_change
+    found = find_any(job, options, held, training.savers, model.train_network, training.to_agree)
     if found is None:
-        train(limit, dataset, callbacks=listed, **options)
+        training.train(limit, listed)
         return Resumption(None, None, None, limit, True)
     own = found.own
     with job.ending_together("reading the state, and looking at the dataset"):
@@ -271,7 +360,7 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
     check_shards(found, state.order if state is not None else {}, order, allow=allow_dataset_change)
     batch_num, place = feed.epoch_steps, _agree_position(found, feed, allow_dataset_change, dataset, state)
     done, trained = place.done, Trained(dataset, place.batches, batch_num)
-    last = limit if epochs is not None else -(-done // batch_num) + limit
+    last = limit if training.epochs is not None else -(-done // batch_num) + limit
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= last * batch_num:
         ended = f"all {last} epochs are done"
@@ -296,7 +385,7 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
             check_order(state.order, dataset, shared_out=found.resharded_from is not None)
         loaded.load(state, compile_it)
 
-    loaded = LoadedValues(found, lambda: as_cell(model.train_network), model, allowed)
+    loaded = LoadedValues(found, lambda: as_cell(model.train_network), model, training.allow)
     with _position_kept(dataset):
         load_found(found, load, state, model, trains=resumed.trained)
         if not resumed.trained:
@@ -307,7 +396,7 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
         prover = _prover_of(found, state, place, trained, allow=allow_dataset_change, sink=sink)
         going_on = Continuation(found, place.counted, listed, state, prover, loaded)
         with prover.watching():
-            train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
+            training.train(last, [going_on, *listed], initial_epoch=done // batch_num)
     return resumed
 
 
@@ -386,49 +475,6 @@ def _prover_of(
 
 def _savers_of(callbacks: Iterable[Any]) -> list[Any]:
     return [one.saver for one in callbacks if isinstance(one, SliceCheckpoint)]
-
-
-def _checked_limit(epochs: Any, more_epochs: Any) -> int:
-    """Return the epochs that are given, in total or behind the slice."""
-    if (epochs is None) == (more_epochs is None):
-        raise UsageError("give epochs, the number in total, or more_epochs, those behind the slice; one of them")
-    return whole_number("more_epochs", more_epochs, 1) if epochs is None else whole_number("epochs", epochs, 1)
-
-
-def _checked(
-    model: Any, dataset: Any, callbacks: Any, sink_mode: Any, sink_size: Any, allow_change: Any
-) -> list[Callback]:
-    """Check the types of arguments; return the callbacks as a list."""
-    check_type("allow_dataset_change", allow_change, bool, "True or False")
-    if not hasattr(model, "train_network") or not callable(getattr(model, "train", None)):
-        raise UsageError(f"model: a {type(model).__name__} is no mindspore.train.Model")
-    check_type("dataset", dataset, Dataset, "a mindspore.dataset.Dataset")
-    if sink_mode is not None:
-        check_type("sink_mode", sink_mode, bool, "True, False or None")
-    if whole_number("sink_size", sink_size) < 1 and sink_size != -1:
-        raise UsageError(f"sink_size={sink_size}: it must be -1, for the whole dataset, or at least 1")
-    listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
-    for one in listed:
-        check_type("callbacks: one", one, Callback, "a mindspore.train.Callback")
-    return listed
-
-
-def _checked_validation(model: Any, dataset: Any, frequency: Any, sink_mode: Any) -> int | list[int]:
-    """Check the arguments of the validation; return its frequency as ``Model.fit`` takes it."""
-    if sink_mode is not None:
-        check_type("valid_sink_mode", sink_mode, bool, "True, False or None")
-    if dataset is not None:
-        check_type("valid_dataset", dataset, Dataset, "a mindspore.dataset.Dataset")
-        if not getattr(model, "_metric_fns", True):
-            raise UsageError("valid_dataset: the model has no metrics; make it with Model(..., metrics={...})")
-    if isinstance(frequency, Iterable) and not isinstance(frequency, str):
-        return [whole_number("valid_frequency: an epoch", epoch, 1) for epoch in frequency]
-    return whole_number("valid_frequency", frequency, 1)
-
-
-def _validation(dataset: Any, frequency: int | list[int], *, sink: bool) -> dict[str, Any]:
-    """Return the options of ``Model.fit``."""
-    return {"valid_dataset": dataset, "valid_dataset_sink_mode": sink, "valid_frequency": frequency}
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from ms_recover.planning.reshard.step_plan import why_incomplete
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.training.accumulation import accumulation
 from ms_recover.training.compiled_files import CapturedFiles, captured_files
 from ms_recover.training.cut_steps import CutStep
 from ms_recover.training.deciding.job import TrainingJob
@@ -37,11 +36,12 @@ from ms_recover.training.deciding.reshard_position import (
     find_shared_position,
     micro_batches,
 )
+from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_values, load_into_network
 from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
-from ms_recover.training.run import Loaded, OtherWorld, note_resumed
+from ms_recover.training.run import Loaded, OtherWorld, Runs, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in
 from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
@@ -86,7 +86,7 @@ class Resharded(Obtained):
     def _feeds(self, feed: Feed, dataset: Any, state: RunState | None) -> tuple[SharedFeed, SharedFeed]:
         training = self.manifest.training if self.manifest is not None else None
         before = feed_before(training, state.order if state is not None else {})
-        return before, feed_now(feed, shards_of(dataset), accumulation())
+        return before, feed_now(feed, shards_of(dataset), of_process(Runs).accumulate)
 
     def _like_this_rank(self) -> list[SliceFile]:
         """Return the slices of the step: that of this rank modulo the ranks before first, then the others."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.errors import InputError
+from ms_recover.loading.path_arguments import Paths
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
@@ -20,14 +21,15 @@ from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import find_any
 from ms_recover.training.generators import begin_drawing, restore_generators
-from ms_recover.training.held_directories import holding_directories
+from ms_recover.training.held_directories import Held
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.obtained import Obtained, load_found
 from ms_recover.training.proof import OF_LOOP, resume_line
+from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, SearchArguments, make_search
+from ms_recover.training.search import Fresh
 from ms_recover.training.shards import check_shards
 from ms_recover.training.state_now import name_operators
 from ms_recover.training.this_process import current_job
@@ -90,7 +92,6 @@ class Resumption:
         return iterator if self.loop_proof is None else self.loop_proof.prove(iterator, allow=allow_dataset_change)
 
 
-@holding_directories()
 def resume(  # noqa: PLR0913 (the keywords of programs)
     parameters: Any,
     root: str | os.PathLike[str],
@@ -161,28 +162,20 @@ def resume(  # noqa: PLR0913 (the keywords of programs)
     >>> resumed = resume([network, optimizer], ".", fresh="start")  # doctest: +SKIP
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
+    keywords = locals()  # no other name is bound yet
+    with Held() as held:
+        return _resume(parameters, dataset, keywords, held)
+
+
+def _resume(parameters: Any, dataset: Any, keywords: Mapping[str, Any], held: Held) -> Resumption:
     job = current_job()
     with job.ending_together("checking the arguments of a resume"):
-        network = as_cell(parameters)
-        given = SearchArguments(
-            pattern=pattern,
-            group_info=group_info,
-            strategy=strategy,
-            step=step,
-            ckpt_file=ckpt_file,
-            run=run,
-            newest=newest,
-            tolerate=tolerate,
-            fresh=fresh,
-            rank_local=rank_local,
-            keep=keep,
-        )
-        search = make_search(job, root, given).of_program(given_experiments(prefix))
-        cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
-    forget_waiting(search.given)
-    found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
+        network, options = as_cell(parameters), ResumeOptions.of(keywords)
+        options = options.of_program(given_experiments(options.prefix))
+    forget_waiting(options.experiments)
+    found = find_any(job, options, held, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
-        anew = begin_anew(search.root, search.given, network)
+        anew = begin_anew(options.root, options.experiments, network)
         if anew is not None:
             anew.say(job.rank, dataset)
         return Resumption(None, None, None)
@@ -208,7 +201,7 @@ def resume(  # noqa: PLR0913 (the keywords of programs)
         if state.extra is None:
             resume_line().doubt("no extra was saved", "other values of the loop")
     known = None if shared_out else state
-    proof = LoopProof(job, found.own, dataset, known, doubts, found.set_aside, found.waiting(), search.given)
+    proof = LoopProof(job, found.own, dataset, known, doubts, found.set_aside, found.waiting(), options.experiments)
     return Resumption(
         found.own.step,
         found.own.path,

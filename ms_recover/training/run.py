@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from ms_recover.errors import UsageError
@@ -14,6 +14,7 @@ from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.in_process import of_process
 from ms_recover.training.rotation import NO_STEP, Keeping
 from ms_recover.training.run_id import agree_run_id
 
@@ -54,6 +55,8 @@ class TrainingRun:
     """The newest step that was to be saved."""
     users: int = 0
     """Savers that have not given their directories back."""
+    said: set[Hashable] = field(default_factory=set)
+    """What one of its savers has said, so that the others do not say it again."""
     names: dict[tuple[str, str], SharedNames] = field(default_factory=dict)
     """By directory and prefix."""
 
@@ -62,8 +65,9 @@ class TrainingRun:
         self.users -= 1
         if self.users <= 0:
             self.owner = self  # which nobody else is; the owner may hold a network
-            if self in _process.runs:
-                _process.runs.remove(self)
+            begun = of_process(Runs).begun
+            if self in begun:
+                begun.remove(self)
 
     def record(self, begun: Step) -> RunRecord:
         """Return what its manifests will state, when it begins at a position."""
@@ -126,7 +130,7 @@ NOT_LOADED = Loaded()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Resumed:
+class Resumed:
     """A step that this process has loaded, with which no run has gone on yet."""
 
     step: RunStep
@@ -137,22 +141,26 @@ class _Resumed:
     loaded: Loaded = NOT_LOADED
 
 
-@dataclass
-class _Process:
-    runs: list[TrainingRun] = field(default_factory=list)
-    """Those that have begun and not ended, the last behind."""
-    resumed: list[_Resumed] = field(default_factory=list)
-    resumes: int = 0
-    other: OtherWorld | None = None
+@dataclass(eq=False)
+class Runs:
+    """The runs of this process, and what it has resumed."""
 
-    def resumed_by(self, experiment: str) -> _Resumed | None:
+    begun: list[TrainingRun] = field(default_factory=list)
+    """Those that have begun and not ended, the last behind."""
+    resumed: list[Resumed] = field(default_factory=list)
+    resumes: int = 0
+    """How often the process has resumed: a saver that was there before begins a new run."""
+    other_world: OtherWorld | None = None
+    """Slices of other ranks that have to be set aside before the next run saves one."""
+    accumulate: int = 1
+    """How many steps of the dataset make up one update of the weights, as the program said when it resumed; slices
+    that are saved state it."""
+
+    def resumed_by(self, experiment: str) -> Resumed | None:
         """Return what a saver of an experiment goes on from; None where nothing was resumed."""
         own = [one for one in self.resumed if experiment in one.own]
         found = own or self.resumed
         return found[-1] if found else None
-
-
-_process = _Process()
 
 
 def note_resumed(
@@ -163,9 +171,10 @@ def note_resumed(
     With several, such as those of two networks, that of a program's `own` experiment does. Where nothing said which
     experiment is meant, `loaded` names it.
     """
-    _process.other = other
-    _process.resumed.append(
-        _Resumed(
+    runs = of_process(Runs)
+    runs.other_world = other
+    runs.resumed.append(
+        Resumed(
             step=step,
             own=own,
             resharded_from=None if other is None else other.ranks,
@@ -173,38 +182,19 @@ def note_resumed(
             loaded=loaded,
         )
     )
-    _process.resumes += 1
-
-
-def other_world() -> OtherWorld | None:
-    """Return the slices of other ranks that have to be set aside before the next run saves one."""
-    return _process.other
-
-
-def forget_other_world() -> None:
-    """Forget them: they are set aside."""
-    _process.other = None
-
-
-def resumes() -> int:
-    """Return how often this process has resumed: a saver that was there before begins a new run."""
-    return _process.resumes
-
-
-def has_resumed() -> bool:
-    """Whether the next run goes on from a step that was resumed."""
-    return bool(_process.resumed)
+    runs.resumes += 1
 
 
 def forget_resumed(own: tuple[str, ...] = ()) -> None:
     """Forget what was loaded, or of that what a program with some experiments of its `own` has: runs begin anew."""
-    _process.resumed = [one for one in _process.resumed if own and one.own and set(one.own).isdisjoint(own)]
-    _process.other = None
+    runs = of_process(Runs)
+    runs.resumed = [one for one in runs.resumed if own and one.own and set(one.own).isdisjoint(own)]
+    runs.other_world = None
 
 
 def check_experiment(experiment: str, directory: str) -> None:
     """Raise UsageError where a saver would go on with another experiment's training that nobody chose."""
-    resumed = _process.resumed_by(experiment)
+    resumed = of_process(Runs).resumed_by(experiment)
     why = resumed.loaded.why_not(experiment, directory) if resumed is not None else None
     if resumed is not None and why is not None:
         raise UsageError(f"step {resumed.step.step} {why}")
@@ -226,8 +216,9 @@ def begin_run(
     the step that is to be saved, does not go back. A saver begins no run twice. `known` is the start of the last run
     that this rank knows of: a new one starts later, whatever the clock says. All ranks call this function together.
     """
-    run = next((one for one in reversed(_process.runs) if _is_same(one.owner, owner)), None)
-    resumed = _process.resumed_by(experiment)
+    runs = of_process(Runs)
+    run = next((one for one in reversed(runs.begun) if _is_same(one.owner, owner)), None)
+    resumed = runs.resumed_by(experiment)
     goes_back = isinstance(owner, frozenset) and run is not None and first < run.newest
     if run is None or run is but_not or resumed is not None or goes_back:
         newest = 0 if resumed is None else resumed.newest_start
@@ -239,10 +230,10 @@ def begin_run(
             resharded_from=None if resumed is None else resumed.resharded_from,
             owner=owner,
         )
-        _process.runs.append(run)
+        runs.begun.append(run)
         if resumed is not None:
-            forget = {id(resumed)} if experiment in resumed.own else set(map(id, _process.resumed))
-            _process.resumed = [one for one in _process.resumed if id(one) not in forget]
+            forget = {id(resumed)} if experiment in resumed.own else set(map(id, runs.resumed))
+            runs.resumed = [one for one in runs.resumed if id(one) not in forget]
     run.users += 1
     return run
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ms_recover.arguments import is_whole
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.directory_lock import DirectoryLock, lock_directory
 from ms_recover.execution.save_slice import abandon_staged
@@ -23,16 +24,22 @@ from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.position import Feed
 from ms_recover.training.held_slices import Held, HeldSlice, held_slice, prefix_of, read_folder
 from ms_recover.training.host import this_host
+from ms_recover.training.in_process import of_process
 from ms_recover.training.rotation import NO_STEP, Earlier, Keeping, find_earlier, find_newer, rotate
 from ms_recover.training.run import SharedNames, TrainingRun, begin_run
 from ms_recover.training.set_aside import set_all_aside
 
 _log = logging.getLogger(__name__)
 
-_idle: weakref.WeakSet[RunDirectory] = weakref.WeakSet()
-_ended: set[tuple[str, str]] = set()
-"""Directories and prefixes of trainings of this process that have come to their end."""
-"""Those of savers that have not begun: what they are to keep of earlier runs stays until they do."""
+
+class _Directories:
+    """What this process knows of the directories that it saves to."""
+
+    def __init__(self) -> None:
+        self.idle: weakref.WeakSet[RunDirectory] = weakref.WeakSet()
+        """Those of savers that have not begun: what they are to keep of earlier runs stays until they do."""
+        self.ended: set[tuple[str, str]] = set()
+        """Directories and prefixes of trainings that have come to their end."""
 
 
 class RunDirectory:
@@ -53,7 +60,7 @@ class RunDirectory:
     """
 
     def __init__(self, job: TrainingJob, folder: str, prefix: str, keep: int, keep_runs: int) -> None:
-        if not isinstance(keep_runs, int) or isinstance(keep_runs, bool) or keep_runs < 1:
+        if not is_whole(keep_runs, 1, int):
             raise UsageError(
                 f"keep_runs={keep_runs!r}: it must be a whole number from 1, which is the present run alone"
             )
@@ -67,7 +74,7 @@ class RunDirectory:
         self._begun = NO_STEP
         self._earlier: Earlier | None = None
         self._is_said = False
-        _idle.add(self)
+        of_process(_Directories).idle.add(self)
 
     @property
     def prefix(self) -> str:
@@ -129,16 +136,16 @@ class RunDirectory:
 
     def note_ended(self) -> None:
         """Note that the training of this run has come to its end."""
-        _ended.add(self._key)
+        of_process(_Directories).ended.add(self._key)
 
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
-        _idle.discard(self)
+        of_process(_Directories).idle.discard(self)
         known = last_start([self._folder])
         run = self._run = begin_run(self._job, owner, first, known, self._run, experiment=self.experiment)
         self._release.append(weakref.finalize(self, run.leave))
         if self._key not in run.names:
-            if run.resumed_from is None and self._key in _ended and self._job.rank == 0:
+            if run.resumed_from is None and self._key in of_process(_Directories).ended and self._job.rank == 0:
                 _log.warning(
                     "rank 0: a training with the prefix %r has come to its end in this process, and another one begins "
                     "in %s with the same: its slices take the place of the first one's, from which no later start "
@@ -194,7 +201,7 @@ class RunDirectory:
                 if self._earlier is None:
                     record = self._run.record(self._begun)
                     self._earlier = find_earlier(self._folder, self._base, prefix, record, rank)
-                idle = [one._keeping for one in _idle if one._key == self._key]
+                idle = [one._keeping for one in of_process(_Directories).idle if one._key == self._key]
                 savers = [*self._names.savers, *idle]
                 mine = [held_slice(*os.path.split(path)) for path in saved.values() if path and os.path.lexists(path)]
                 gone = rotate(filter(None, mine), savers, floor, self._earlier, self._keep_runs)

@@ -18,7 +18,8 @@ from mindspore.dataset.engine.samplers import DistributedSampler
 from ms_recover.errors import InputError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.training.accumulation import accumulation
+from ms_recover.training.in_process import of_process
+from ms_recover.training.run import Runs
 from ms_recover.training.run_state import RunState
 
 _OF_SHARDS = re.compile(r"(?:num_shards|batch_size|num_samples)=\d+(?:, )?")
@@ -55,7 +56,7 @@ def sample_order(dataset: Any) -> dict[str, Any]:
         "made": made_by(dataset),
         "shard": shard,
         "shards": shards,
-        "accumulate": accumulation(),
+        "accumulate": of_process(Runs).accumulate,
     }
 
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from ms_recover.arguments import whole_number
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.loading.path_arguments import home_path
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
-from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
-from ms_recover.planning.tree.lineage import RUN, identity_of
+from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.scanning.naming import SliceName, name_before, read_slice_name
-from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
-from ms_recover.training.deciding.equal_arguments import Text, or_not_given
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.resumed_experiment import Taken, agree_experiments
 from ms_recover.training.run import forget_resumed
@@ -29,7 +27,6 @@ from ms_recover.training.run import forget_resumed
 _log = logging.getLogger(__name__)
 
 Fresh = Literal["refuse", "start"]
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -54,29 +51,6 @@ class Search:
     keep: tuple[str, ...] = ()
     """Parameters that keep the values of the program."""
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What all ranks must have alike; of a slice that chooses the step each may name its own."""
-        run = self.judging.run
-        return {
-            "run": Text(f"{run!r} by {RUN}") if run is not None and self.from_environment else run,
-            "ckpt_file": None if self.ckpt_file is None else Text(f"of step {self.step}"),
-            "step": None if self.step is None or self.ckpt_file is not None else str(self.step),
-            "newest": self.judging.newest,
-            "tolerate": sorted(self.judging.tolerate),
-            "fresh": self.fresh,
-            "rank_local": self.rank_local,
-            "keep": sorted(self.keep),
-        }
-
-    def choosing(self, step: Any, ckpt_file: Any) -> Search:
-        """Return the search for one step; UsageError when an argument is invalid."""
-        if ckpt_file is None:
-            return replace(self, step=step_of(step))
-        if step is not None or self.judging.run is not None:
-            raise UsageError("ckpt_file names the step and the run to resume: leave step and run out")
-        return replace(self, step=step_in_name(ckpt_file), ckpt_file=path_text("ckpt_file", ckpt_file))
-
     def agreed(self, job: TrainingJob) -> Search:
         """Return the search in the run of the chosen slice; all ranks call it together."""
         run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
@@ -94,85 +68,6 @@ class Search:
     def in_run(self, run: str) -> Search:
         """Return the search in another run."""
         return replace(self, judging=replace(self.judging, run=run), from_environment=False)
-
-
-@dataclass(frozen=True)
-class ReshardArguments:
-    """Whether slices may be cut anew for this job, and what that takes."""
-
-    reshard: bool
-    sources: tuple[str, ...]
-    layouts: tuple[Layout, ...] | None
-    accumulate: int
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What all ranks must have alike; sources and layouts may be a rank's own."""
-        return {
-            "reshard": self.reshard,
-            "sources": or_not_given(self.sources),
-            "layouts": or_not_given(self.layouts),
-            "accumulate": self.accumulate,
-        }
-
-    @classmethod
-    def of(cls, reshard: Any, sources: Any, layouts: Any, accumulate: Any) -> ReshardArguments:
-        """Check the arguments; UsageError when one is invalid."""
-        check_type("reshard", reshard, bool, "True or False")
-        made = cls(
-            reshard,
-            source_texts("sources", sources),
-            None if layouts is None else tuple(layouts),
-            whole_number("accumulate", accumulate, 1),
-        )
-        if not reshard and (made.sources or layouts is not None):
-            raise UsageError("sources and layouts are for reshard=True, which cuts slices anew: give that as well")
-        return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchArguments:
-    """The arguments of `resume` that choose slices, as a program gives them, not yet checked."""
-
-    pattern: str | None
-    group_info: Paths
-    strategy: Paths
-    step: Step | str | tuple[int, int] | None
-    ckpt_file: str | os.PathLike[str] | None
-    run: str | None
-    newest: bool
-    tolerate: str | Iterable[str]
-    fresh: Fresh
-    rank_local: RankLocalChoice
-    keep: str | Iterable[str]
-
-
-def make_search(job: TrainingJob, root: str | os.PathLike[str], given: SearchArguments) -> Search:
-    """Check the arguments of `resume`; UsageError when one is invalid."""
-    if given.pattern is not None:
-        check_type("pattern", given.pattern, str, "a text")
-    if given.run is not None:
-        check_type("run", given.run, str, "a text")
-    check_type("newest", given.newest, bool, "True or False")
-    if given.fresh not in ("refuse", "start"):
-        raise UsageError(f"fresh={given.fresh!r}: it must be 'refuse' or 'start'")
-    if given.rank_local not in get_args(RankLocalChoice):
-        raise UsageError(f"rank_local={given.rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
-    run = given.run or os.environ.get(RUN, "") or None
-    search = Search(
-        path_text("root", root),
-        ScanOptions(
-            pattern=given.pattern,
-            group_info=path_texts("group_info", given.group_info),
-            strategy=path_texts("strategy", given.strategy),
-        ),
-        PlanOptions(world_size=job.size, run=run, newest=given.newest, tolerate=texts("tolerate", given.tolerate)),
-        given.fresh,
-        given.rank_local,
-        from_environment=given.run is None,
-        keep=texts("keep", given.keep),
-    )
-    return search.choosing(given.step, given.ckpt_file)
 
 
 def prepare_search(job: TrainingJob, search: Search) -> Search:
@@ -203,7 +98,7 @@ def step_of(value: Any) -> Step | None:
 
 def step_in_name(ckpt_file: Any) -> Step:
     """Return the step in the name of a slice; UsageError when it is none."""
-    path = path_text("ckpt_file", ckpt_file)
+    path = home_path("ckpt_file", ckpt_file)
     named = read_slice_name(RankPath(("",)), 0, name_before(os.path.basename(path)).replace("{rank}", "0"))
     if not isinstance(named, SliceName):
         raise UsageError(f"ckpt_file={path!r}: it has no name of a slice, such as ckpt_dir0/test-2_77.ckpt")

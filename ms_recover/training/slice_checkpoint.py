@@ -348,7 +348,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def _save(self, params: Any, state: PendingState | None = None, facts: Sequence[RankFacts] | None = None) -> None:
         if not self._has_saved and self.saver.job.rank == 0:
-            warn_of_unsaved(self._callbacks, self.run_id, params.cur_step_num)
+            warn_of_unsaved(self._callbacks, self.saver.said, params.cur_step_num)
         self._has_saved = True
         self._last, self._due = params.cur_step_num, 0
         if self._unseeded and self._step(params) < params.batch_num:

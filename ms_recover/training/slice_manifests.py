@@ -30,13 +30,14 @@ from ms_recover.training.foreign_saves import (
     is_saving,
 )
 from ms_recover.training.host import this_host
+from ms_recover.training.in_process import of_process
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
 from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import restore_ranks
 from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.rotation import NO_STEP
-from ms_recover.training.run import TrainingRun, begin_run
+from ms_recover.training.run import Runs, TrainingRun, begin_run
 from ms_recover.training.run_directory import last_start
 from ms_recover.training.same_ranks import SameRanks, compiled_ranks, listed_ranks
 from ms_recover.training.sample_order import sample_order
@@ -132,7 +133,7 @@ class SliceManifests(Callback):  # type: ignore[misc]
         warn_of_shards(job, order)
         self._same = None
         folders = [directory_of(saver) for saver in savers]
-        set_other_world_aside(job, folders[0])
+        set_other_world_aside(job, folders[0], of_process(Runs))
         run = self._run = begin_run(job, params, NO_STEP, last_start(set(folders)))
         self.run_id = run.run_id
         epoch_steps = getattr(params, "batch_num", None)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+from ms_recover.arguments import check_type, whole_number
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice, why_not_saved
 from ms_recover.file_names import SliceFormat
+from ms_recover.loading.path_arguments import home_path
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import Anew, begin_anew, forget_begin
-from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
@@ -28,6 +29,7 @@ from ms_recover.training.deciding.position import Feed
 from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
+from ms_recover.training.in_process import of_process
 from ms_recover.training.loop_proof import end_waiting
 from ms_recover.training.network_state import NetworkState, note_begin
 from ms_recover.training.number_of_ranks import check_number_of_ranks
@@ -37,7 +39,7 @@ from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, st
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
-from ms_recover.training.run import check_experiment, resumes
+from ms_recover.training.run import Runs, check_experiment
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import PendingState, pending_state
 from ms_recover.training.sample_order import sample_order
@@ -152,7 +154,7 @@ class SliceSaver:
     ) -> None:
         self._job = current_job()
         check_type("async_save", async_save, bool, "True or False")
-        directory = path_text("directory", directory)
+        directory = home_path("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
         self._network = None if parameters is None else saved_cell(parameters, format, self._job.rank)
         self._files = RankFiles(self._job, directory, group, layouts)
@@ -170,6 +172,8 @@ class SliceSaver:
             self.note_begin()
         self.stalls: list[Stall] = []
         self.run_id = ""
+        self.said: set[Hashable] = set()
+        """See `ms_recover.training.run.TrainingRun.said`."""
 
     @property
     def job(self) -> TrainingJob:
@@ -226,14 +230,14 @@ class SliceSaver:
                 loop = self._own_loop(self._network)
         name_prefixes(self._job, self.experiment)
         warn_of_shards(self._job, loop.order)
-        set_other_world_aside(self._job, str(self.directory))
+        set_other_world_aside(self._job, str(self.directory), of_process(Runs))
         where = (self._job, self._files.template, self._place.base)
         self._job.run_connected("looking for slices of other ranks", lambda: check_number_of_ranks(*where))
         self._job.run_connected("beginning to save", self._prepare)
         run = self._place.begin(loop.owner, first, loop.save_steps, loop.stride)
-        self.run_id, self._training = run.run_id, self._place.record(loop.feed)
-        self._headline = Headline(self._job, str(self.directory), run.run_id)
-        self._begun, self._resumes = True, resumes()
+        self.run_id, self.said, self._training = run.run_id, run.said, self._place.record(loop.feed)
+        self._headline = Headline(self._job, str(self.directory), run.said)
+        self._begun, self._resumes = True, of_process(Runs).resumes
 
     def _own_loop(self, network: Any) -> SavingLoop:
         """Return the loop of a program without ``Model``, as far as the saver knows it."""
@@ -305,7 +309,7 @@ class SliceSaver:
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
-        begins = not self._begun or self._resumes != resumes()
+        begins = not self._begun or self._resumes != of_process(Runs).resumes
         with self._job.ending_together(f"saving step {step}"):  # before anything begins: a refusal leaves all as it is
             named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
             if named <= self._newest and not begins:

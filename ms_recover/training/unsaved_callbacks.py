@@ -9,8 +9,7 @@ import builtins
 import dis
 import logging
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -50,21 +49,15 @@ _CHANGES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "STORE_SUBS
 _MODULES = sys.stdlib_module_names | {"mindspore", "numpy"}
 
 
-@dataclass
-class _Process:
-    said: tuple[str, list[str]] | None = None
-    """Run and classes that were named last: of several savers of a run one does it."""
+def warn_of_unsaved(callbacks: Iterable[Any], said: set[Hashable], step: int) -> None:
+    """Name the callbacks whose state is not saved, at the first save of a run, while something can be done about it.
 
-
-_process = _Process()
-
-
-def warn_of_unsaved(callbacks: Iterable[Any], run_id: str, step: int) -> None:
-    """Name the callbacks whose state is not saved, at the first save of a run, while something can be done about it."""
-    names = unsaved_callbacks(callbacks)
-    if not names or _process.said == (run_id, names):
+    `said` is what the savers of the run have said: of several one names them.
+    """
+    names = tuple(unsaved_callbacks(callbacks))
+    if not names or names in said:
         return
-    _process.said = run_id, names
+    said.add(names)
     _log.warning(
         "step %d: what these callbacks remember is not saved, and a resumed training begins them anew: %s; give them "
         "state_dict() and load_state_dict(), or `%s = True` in the class where it remembers nothing",

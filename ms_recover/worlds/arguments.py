@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from numbers import Real
 from typing import Any
 
+from ms_recover.arguments import is_number
 from ms_recover.errors import UsageError
 
 LONGEST_S = 1e9
@@ -26,7 +26,7 @@ def whole(name: str, value: Any) -> int:
 
 def seconds(name: str, value: Any) -> float:
     """Return a time limit in seconds; raises `UsageError` when it is not more than 0."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not is_number(value):
         raise UsageError(f"invalid {name} {value!r:.80}: it must be a number of seconds")
     limit = min(value, LONGEST_S) if isinstance(value, int) else float(value)
     if not limit > 0:

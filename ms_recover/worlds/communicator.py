@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence, Sized
 from numbers import Integral
 from typing import Any
 
+from ms_recover.arguments import is_whole
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.tensors.memory import is_tensor
 from ms_recover.worlds import arguments, tensors
@@ -224,7 +225,7 @@ def _destination(tensor: Tensor | None, src: int | None, out: Tensor | None) -> 
         return out, tensor
     if src is None and isinstance(tensor, Integral):
         tensor, src = None, tensor
-    if not isinstance(src, Integral) or isinstance(src, bool):
+    if not is_whole(src):
         raise UsageError(f"recv needs the rank of the sender: recv(src) or recv(tensor, src), not src={src!r}")
     if tensor is not None and out is not None:
         raise UsageError("recv fills either tensor or out, not both")

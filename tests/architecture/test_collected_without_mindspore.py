@@ -21,12 +21,12 @@ def test_mindspore_is_asked_for_before_it_is_imported(path):
 
 
 DECIDERS = """
-    accumulation arguments background batches cut_steps deciding.agreement deciding.equal_arguments
+    background batches cut_steps deciding.agreement deciding.equal_arguments
     deciding.experiment
     deciding.foreign_folder deciding.job deciding.known_runs deciding.own_slice deciding.position
     deciding.rank_steps deciding.reshard_position deciding.resumed_experiment deciding.sample_proof deciding.stall
-    found_state headline held_directories held_slices host layouts manifest_queue number_of_ranks
-    other_world own_steps proof rank_facts rank_local rotation run run_directory run_id
+    found_state headline held_directories held_slices host in_process layouts manifest_queue number_of_ranks
+    other_world own_steps proof rank_facts rank_local resume_options rotation run run_directory run_id
     run_state same_ranks search set_aside state_values tree_view
 """
 """Modules of ``ms_recover.training`` whose tests belong to the quick lane."""

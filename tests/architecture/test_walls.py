@@ -128,6 +128,29 @@ def test_no_modules_import_each_other_in_a_circle():
     assert {name: sorted(others) for name, others in follows.items()} == {}
 
 
+def notes_of(module):
+    """Return the names at the top of a module whose values can change: containers to be filled, and objects."""
+    tree = ast.parse(module.read_text())
+    classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
+    found = []
+    for one in tree.body:
+        if isinstance(one, (ast.Assign, ast.AnnAssign)):
+            value, target = one.value, one.targets[0] if isinstance(one, ast.Assign) else one.target
+            made = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
+            is_empty = isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value).strip("[]{}")
+            if is_empty or made in {"set", "dict", "list", "deque", "WeakSet", *classes}:
+                found.append(ast.unparse(target))
+    return found
+
+
+def test_what_trainings_of_a_process_share_is_held_in_one_place():
+    modules = [module for module in MODULES if module.relative_to(ROOT / "ms_recover").parts[0] == "training"]
+    found = {name_of(module): [name for name in notes_of(module) if not name.isupper()] for module in modules}
+    assert {name: notes for name, notes in found.items() if notes} == {
+        "ms_recover.training.in_process": ["_of_process", "_of_thread"]
+    }
+
+
 def names_of(module):
     """Return the names that a module defines or imports, at any depth."""
     found = set()

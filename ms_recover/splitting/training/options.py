@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
+from ms_recover.arguments import is_number, is_whole
 from ms_recover.errors import UsageError
 from ms_recover.splitting.options import Options, Split
 
@@ -37,10 +37,9 @@ class TrainingOptions:
                 "nn.Adam(weights, 1e-3): every part steps in its own process"
             )
         for name, steps in (("snapshot_steps", self.snapshot_steps), ("save_steps", self.save_steps)):
-            wrong = not isinstance(steps, int) or isinstance(steps, bool) or steps < 1
-            if wrong and not (name == "save_steps" and steps is None):
+            if not is_whole(steps, 1, int) and not (name == "save_steps" and steps is None):
                 raise UsageError(f"invalid {name} {steps!r}: expected a whole number from 1")
-        if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < np.float32(self.clip_norm) < np.inf):
+        if self.clip_norm is not None and not (is_number(self.clip_norm) and 0 < np.float32(self.clip_norm) < np.inf):
             raise UsageError(f"invalid clip_norm {self.clip_norm!r:.60}: expected a number above 0")
         if not isinstance(self.recompute, bool):
             raise UsageError(f"invalid recompute {self.recompute!r}: expected True or False")
@@ -77,10 +76,6 @@ class TrainingOptions:
         if found not in ("mean", "sum"):
             raise UsageError(f"the loss has reduction {found!r}: training needs one number, make it 'mean' or 'sum'")
         return "sum" if found == "sum" else "mean"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def training_options(options: Options) -> TrainingOptions | None:

@@ -1,11 +1,11 @@
 """A training that is resumed from a chosen step, or from a chosen slice."""
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UnrecoverableError, UsageError
-from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 
@@ -14,12 +14,9 @@ ms = pytest.importorskip("mindspore")
 
 from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
-from ms_recover.training.held_directories import holding_directories  # noqa: E402
-from ms_recover.training.search import (  # noqa: E402
-    Search,
-    step_in_name,
-    step_of,
-)
+from ms_recover.training.held_directories import Held  # noqa: E402
+from ms_recover.training.resume_options import ResumeOptions  # noqa: E402
+from ms_recover.training.search import step_in_name, step_of  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.small_training import STEPS, Losses, behind, make_dataset, make_model  # noqa: E402
 
@@ -52,10 +49,11 @@ def test_other_files_are_refused(path):
 
 
 def look(root, step=None, ckpt_file=None, ranks=2, **judging):
-    search = Search(str(root), ScanOptions(), PlanOptions(world_size=ranks, **judging), "start")
+    options = ResumeOptions.of({"root": root, "step": step, "ckpt_file": ckpt_file, "fresh": "start", **judging}, {})
     jobs = thread_jobs(ranks)
-    with holding_directories():
-        return on_all(ranks, lambda rank: find_slice(jobs[rank], search.choosing(step, ckpt_file)))
+    with ExitStack() as ends:
+        held = [ends.enter_context(Held()) for _ in jobs]
+        return on_all(ranks, lambda rank: find_slice(jobs[rank], options.search(ranks), held[rank]))
 
 
 @pytest.fixture
@@ -101,11 +99,6 @@ def test_a_file_that_nobody_sees_is_an_error(tree):
     for error in look(tree, None, tree / "ckpt_dir0" / "test-9_9.ckpt"):
         assert isinstance(error, MissingInputError)
         assert "no rank sees this file" in str(error)
-
-
-def test_a_file_and_another_choice_are_refused(tree):
-    for options in ({"step": "2_8"}, {"run": "one"}):
-        assert all(isinstance(error, UsageError) for error in look(tree, ckpt_file="test-2_8.ckpt", **options))
 
 
 def train(folder, epochs=3):

@@ -1,6 +1,7 @@
 """No training begins over slices of its experiment that another number of ranks saved."""
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ pytestmark = pytest.mark.mindspore
 
 pytest.importorskip("mindspore")
 
-from ms_recover.training import run  # noqa: E402
 from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
-from ms_recover.training.held_directories import holding_directories  # noqa: E402
+from ms_recover.training.held_directories import Held  # noqa: E402
+from ms_recover.training.in_process import of_process  # noqa: E402
 from ms_recover.training.number_of_ranks import check_number_of_ranks  # noqa: E402
+from ms_recover.training.run import Runs  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 from tests.support.sized_runs import two_then_one  # noqa: E402
@@ -84,7 +86,7 @@ def test_directories_of_ranks_that_the_job_does_not_have_are_seen(root):
 
 
 def test_behind_a_resume_the_resume_has_judged(root, monkeypatch):
-    monkeypatch.setattr(run._process, "resumed", object())
+    monkeypatch.setattr(of_process(Runs), "resumed", object())
     assert refused(root, 2) == []
 
 
@@ -96,8 +98,9 @@ def test_a_run_that_is_chosen_is_resumed_as_it_is_planned(tmp_path, aside, run_i
     jobs = thread_jobs(size)
     search = Search(str(tmp_path), ScanOptions(), PlanOptions(world_size=size, run=run_id), "refuse")
     planned = api.plan(api.scan(tmp_path), PlanOptions(run=run_id))
-    with holding_directories():
-        found = on_all(size, lambda rank: find_slice(jobs[rank], search))
+    with ExitStack() as ends:
+        held = [ends.enter_context(Held()) for _ in jobs]
+        found = on_all(size, lambda rank: find_slice(jobs[rank], search, held[rank]))
     assert [str(one.own.step) for one in found] == [step] * size == [str(planned.step)] * len(planned.ranks)
 
 
@@ -106,7 +109,8 @@ def test_the_resume_of_no_run_names_those_that_are_there_with_their_sizes(tmp_pa
     for size in (1, 2):
         jobs = thread_jobs(size)
         search = Search(str(tmp_path), ScanOptions(), PlanOptions(world_size=size), "refuse")
-        with holding_directories():
-            errors = on_all(size, lambda rank: find_slice(jobs[rank], search))  # noqa: B023
+        with ExitStack() as ends:
+            held = [ends.enter_context(Held()) for _ in jobs]
+            errors = on_all(size, lambda rank: find_slice(jobs[rank], search, held[rank]))  # noqa: B023
         for text in ("run B, ", "of 1 rank(s), up to step 1_3", "run A, ", "of 2 rank(s), up to step 1_4"):
             assert all(text in str(error) for error in errors), errors

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.model.options import ScanOptions
 from ms_recover.training import other_world as module
 from ms_recover.training.other_world import aside_roots, move_world, set_other_world_aside
-from ms_recover.training.run import OtherWorld
+from ms_recover.training.run import OtherWorld, Runs
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.ranks import on_all, thread_jobs
 
@@ -159,21 +158,16 @@ def test_without_room_for_copies_it_is_said_and_nothing_changes(tree, tmp_path):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_ranks_do_it_together_whether_they_share_a_file_system_or_not(tree, tmp_path, monkeypatch, shared):
+def test_ranks_do_it_together_whether_they_share_a_file_system_or_not(tree, tmp_path, shared):
     roots = [tree, tree] if shared else [tree, shutil.copytree(tree, tmp_path / "other" / "tree")]
     compiled = {str(tree / "ckpt_dir0" / "strategy.ckpt"): b"compiled"}
-    monkeypatch.setattr(module, "forget_other_world", lambda: None)
     jobs = thread_jobs(2)
-    here = {}
 
     def work(rank):
-        here[threading.get_ident()] = other(roots[rank], files=compiled if rank == 0 else {})
-        set_other_world_aside(jobs[rank], f"{roots[rank]}/ckpt_dir{rank}")
+        runs = Runs(other_world=other(roots[rank], files=compiled if rank == 0 else {}))
+        set_other_world_aside(jobs[rank], f"{roots[rank]}/ckpt_dir{rank}", runs)
+        return runs.other_world
 
-    def mine():
-        return here[threading.get_ident()]
-
-    monkeypatch.setattr(module, "other_world", mine)
     assert on_all(2, work) == [None, None]
     for root in roots:
         assert len(aside_roots(str(root))) == 1
@@ -181,11 +175,10 @@ def test_ranks_do_it_together_whether_they_share_a_file_system_or_not(tree, tmp_
     assert (tree / "ckpt_dir0" / "strategy.ckpt").read_bytes() == b"compiled"
 
 
-def test_a_training_that_saves_elsewhere_leaves_the_tree(tree, tmp_path, monkeypatch, caplog):
+def test_a_training_that_saves_elsewhere_leaves_the_tree(tree, tmp_path, caplog):
     before = files(tree)
-    monkeypatch.setattr(module, "other_world", lambda: other(tree))
-    jobs = thread_jobs(1)
-    set_other_world_aside(jobs[0], str(tmp_path / "elsewhere" / "ckpt_dir0"))
+    runs, jobs = Runs(other_world=other(tree)), thread_jobs(1)
+    set_other_world_aside(jobs[0], str(tmp_path / "elsewhere" / "ckpt_dir0"), runs)
     assert files(tree) == before
     assert "name where they are saved when this training is resumed" in caplog.text
 

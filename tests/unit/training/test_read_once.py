@@ -108,8 +108,8 @@ def test_a_slice_that_is_written_behind_the_proof_is_loaded_as_it_was_proven(sav
     _, newest = slices_of(saved)
     find = found_slice.find_slice
 
-    def written(job, search):
-        found = find(job, search)
+    def written(job, search, held):
+        found = find(job, search, held)
         newest.chmod(0o600)
         newest.write_bytes(bytes(newest.stat().st_size))
         return found

@@ -1,10 +1,13 @@
 """The arguments of `recover_train` and `resume`."""
 
+import inspect
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ms_recover.errors import UsageError
+from ms_recover.loading.path_arguments import source_texts
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
@@ -14,7 +17,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
 from ms_recover.training import found_slice, recover_train, resume  # noqa: E402
-from ms_recover.training.arguments import source_texts  # noqa: E402
+from ms_recover.training.resume_options import ResumeOptions  # noqa: E402
 
 
 class AskedError(Exception):
@@ -60,6 +63,14 @@ def test_what_is_a_path_by_its_type_is_never_taken_for_a_host(monkeypatch, tmp_p
     assert source_texts("sources", Path("node2")) == (f"{tmp_path}/node2",)
     with pytest.raises(UsageError, match="sources=5: it must be a source or a list of sources"):
         source_texts("sources", 5)
+
+
+@pytest.mark.parametrize("call", [recover_train, resume])
+def test_keywords_have_the_defaults_of_the_value_that_they_become(call):
+    found_out = ("from_environment", "experiments")
+    stated = {one.name: one for one in fields(ResumeOptions) if one.name not in ("root", *found_out)}
+    keywords = inspect.signature(call).parameters
+    assert {name: keywords[name].default for name in stated} == {name: one.default for name, one in stated.items()}
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,14 @@ def test_other_shards_of_one_sampler_are_no_change_and_another_sampler_is_named(
 def test_a_plain_resume_must_accumulate_as_before():
     import mindspore.dataset as ds
 
-    from ms_recover.training.accumulation import set_accumulation
+    from ms_recover.training.in_process import of_process
+    from ms_recover.training.run import Runs
     from ms_recover.training.sample_order import check_order, sample_order
 
     dataset = ds.GeneratorDataset([(0.0,)] * 8, ["x"], shuffle=False).batch(2)
     saved = sample_order(dataset)
     older = {name: value for name, value in saved.items() if name not in ("shards", "accumulate")}
-    set_accumulation(2)
+    of_process(Runs).accumulate = 2
     try:
         for before in (saved, older):
             with pytest.raises(InputError, match="accumulate=2, and it was 1 when the slice was saved"):
@@ -114,5 +115,5 @@ def test_a_plain_resume_must_accumulate_as_before():
             check_order(before, dataset, shared_out=True)
         check_order(sample_order(dataset), dataset)
     finally:
-        set_accumulation(1)
+        of_process(Runs).accumulate = 1
     check_order(older, dataset)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.found_slice import find_slice  # noqa: E402
+from ms_recover.training.held_directories import Held  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
@@ -23,7 +24,8 @@ def found(roots, fresh="start", **scanning):
 
     def work(rank):
         options = ScanOptions(**scanning), PlanOptions(world_size=len(roots))
-        return find_slice(jobs[rank], Search(str(roots[rank]), *options, fresh))
+        with Held() as held:
+            return find_slice(jobs[rank], Search(str(roots[rank]), *options, fresh), held)
 
     return on_all(len(roots), work)
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ pytest.importorskip("mindspore")
 from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
 from ms_recover.training.deciding.known_runs import gather_runs  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
-from ms_recover.training.held_directories import holding_directories  # noqa: E402
+from ms_recover.training.held_directories import Held  # noqa: E402
 from ms_recover.training.run import agree_start  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
@@ -74,11 +75,12 @@ def found(roots, **options):
     def work(rank):
         judging = PlanOptions(world_size=SIZE, **options)
         search = Search(str(roots[rank]), ScanOptions(), judging, "refuse")
-        slice_found = find_slice(jobs[rank], search)
+        slice_found = find_slice(jobs[rank], search, held[rank])
         slice_found.set_aside()
         return os.path.basename(slice_found.own.path), slice_found.steps.steps.run_of(slice_found.own.step)
 
-    with holding_directories():
+    with ExitStack() as ends:
+        held = [ends.enter_context(Held()) for _ in jobs]
         outcomes = on_all(SIZE, work)
     if any(isinstance(outcome, Exception) for outcome in outcomes):
         return outcomes
