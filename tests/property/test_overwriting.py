@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, event, given, settings
+from hypothesis import Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -42,6 +42,7 @@ QUICK = PlanOptions(world_size=8, quick=True)
 
 
 @settings(max_examples=examples(400), phases=(Phase.explicit, Phase.reuse, Phase.generate))  # no seed is simpler
+@example(8045)  # lists and strategy files of another job, where the one lost directory leaves nothing that differs
 @given(st.integers(0, (1 << 32) - 1))
 def test_no_random_tree_loses_what_is_proven_and_none_is_refused_that_can_be_recovered(seed: int) -> None:
     verdict = examine(seed)

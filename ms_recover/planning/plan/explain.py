@@ -68,10 +68,13 @@ def join_explanations(parts: Sequence[Explanation]) -> Explanation:
 def find_complete_slice(supply: Supply, rank: int) -> Composition:
     """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed.
 
-    Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it.
+    Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it. So they are
+    where the rank has no slice of its own: what says who holds the same as it may be wrong for it as for them.
     """
     composed = complete_slice(supply, rank)
     differ = next(iter(supply.judgement.disagreements.values()), None)
+    if differ is not None and composed.action is not None and rank not in {*supply.sound, *supply.kept}:
+        return Composition(reason=differ, dispute=differ)
     return composed if composed.action is not None else replace(composed, dispute=composed.dispute or differ)
 
 
