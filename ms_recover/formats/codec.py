@@ -7,6 +7,7 @@ that commands which read and print no JSON start without it.
 from __future__ import annotations
 
 import json
+import threading
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +18,10 @@ from ms_recover.model.manifest import DIGEST
 
 _T = TypeVar("_T")
 _FieldsT = TypeVar("_FieldsT", bound="Fields")
+
+_BUILDING = threading.Lock()
+_built: set[Any] = set()
+"""Types that the library knows."""
 
 Meta = msgspec.Meta
 UNSET = msgspec.UNSET
@@ -99,8 +104,20 @@ def _default(noun: Any, name: str) -> object:
     return noun.__dataclass_fields__[name].default
 
 
+def _build(kind: type[Any]) -> None:
+    """Have the library look at a type, and at those in it, before it meets it among values.
+
+    A thread that meets a type which another one is looking at for the first time ends the process (msgspec 0.22).
+    """
+    if kind not in _built:
+        with _BUILDING:
+            msgspec.json.Decoder(kind)
+            _built.add(kind)
+
+
 def make(kind: type[_T], fields: object) -> _T:
     """Return the nouns of type `kind` whose attributes are the members of `fields`, nouns within them included."""
+    _build(kind)
     return msgspec.convert(fields, kind, from_attributes=True)
 
 
@@ -123,6 +140,7 @@ def to_json(fields: Fields) -> dict[str, Any]:
 
 def convert(value: Any, kind: type[_T]) -> _T:
     """Check plain JSON values against a type, and build it; the text of a ValueError says where they do not fit."""
+    _build(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -135,6 +153,7 @@ def decode(data: bytes | bytearray, kind: type[_T], *, halves: bool = True) -> _
     Without `halves` of characters, with which file names that are not UTF-8 are written, nothing else is built on the
     way. The text of a ValueError says where it does not fit, or that it is no JSON.
     """
+    _build(kind)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
