@@ -227,7 +227,7 @@ class _Phases:
             end = ends[action.target]
             if isinstance(end, Problem):
                 problems.append(end)
-                results.append(_failed(action, end.text))
+                results.append(ActionResult.failed(action, end.text))
                 continue
             results.append(end.result_of(action))
             if end.kept is not None:
@@ -289,21 +289,6 @@ class _Phases:
             if end:
                 written.append(due.target)
         return written, []
-
-
-def _failed(action: Action, error: str) -> ActionResult:
-    if isinstance(action, CopyAction):
-        source_rank, source = action.source_rank, action.source
-    else:
-        source_rank, source = None, f"{len(action.source_ranks)} slices"
-    return ActionResult(
-        rank=action.rank,
-        source_rank=source_rank,
-        source=source,
-        target=action.target,
-        status="failed",
-        error=error,
-    )
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

@@ -234,22 +234,16 @@ def outcome_at(label: str, done: Outcome) -> Outcome:
 def lost_outcome(label: str, part: Plan, error: MsRecoverError) -> Outcome:
     """Return the outcome of a node that could not be asked to the end: its actions have failed."""
     why = f"{label}: {error}"
-    step = part.step if part.step is not None else part.considered
+    step = part.step or part.considered
     assert step is not None
-    failed = tuple(_failed(action, why) for action in (part.actions or part.partials))
+    failed = tuple(ActionResult.failed(action, why) for action in (part.actions or part.partials))
     return Outcome(part.root, step, failed, (), True, () if failed else (why,), error.exit_code)
-
-
-def _failed(action: Action, error: str) -> ActionResult:
-    source = action.source if isinstance(action, CopyAction) else f"{len(action.source_ranks)} slices"
-    rank = action.source_rank if isinstance(action, CopyAction) else None
-    return ActionResult(action.rank, rank, source, action.target, "failed", error=error)
 
 
 def joined(plan: Plan, planned: Sequence[Action], outcomes: Sequence[Outcome], verify: bool) -> Outcome:
     """Return the outcome of all nodes as that of one."""
     results = {result.target: result for outcome in outcomes for result in outcome.results}
-    step = plan.step if plan.step is not None else plan.considered
+    step = plan.step or plan.considered
     assert step is not None
     codes = [outcome.exit_code for outcome in outcomes]
     return Outcome(

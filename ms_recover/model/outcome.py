@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ms_recover.model.plan import RejectedStep, of_this_run
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.plan import Action, RejectedStep, of_this_run
 from ms_recover.model.steps import Step
 from ms_recover.model.units import Digest, Rank, Size
 from ms_recover.model.verdicts import ActionStatus
@@ -36,6 +37,15 @@ class ActionResult:
     """Parameters of which each rank has its own values, and the slice now has those of another rank."""
     set_aside: str | None = None
     """Where the slice that lay there is kept, because nothing proves it damaged."""
+
+    @classmethod
+    def failed(cls, action: Action, error: str) -> ActionResult:
+        """Return the result of an action that ended by an error."""
+        if isinstance(action, CopyAction):
+            source_rank, source = action.source_rank, action.source
+        else:
+            source_rank, source = None, f"{len(action.source_ranks)} slices"
+        return cls(action.rank, source_rank, source, action.target, "failed", error=error)
 
 
 @dataclass(frozen=True, slots=True)

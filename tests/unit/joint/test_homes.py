@@ -6,11 +6,12 @@ import pytest
 
 from ms_recover.engine.workers import Node, Worker
 from ms_recover.errors import UsageError
-from ms_recover.joint.homes import find_homes, parse_homes
+from ms_recover.joint.homes import find_homes, held_ranks, parse_homes
 from ms_recover.joint.union import unite
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.rank_path import RankPath
 from ms_recover.model.steps import Step
+from tests.support.inventories import group_file
 
 
 def nodes(number):
@@ -66,9 +67,24 @@ def test_the_operator_tells_them_apart():
     named = parse_homes([((4, 5), "n3")], nodes(4))
     assert homes([4, 5, 6, 7], (0, 1), (2, 3), (), (), named=named) == {4: 3, 5: 3, 6: 2, 7: 2}
     assert parse_homes([((4,), "w1")], nodes(4)) == {4: 1}
-    for wrong in ([((4,), "x")], [((4,), "n1"), ((4,), "n2")]):
-        with pytest.raises(UsageError, match="--home"):
-            parse_homes(wrong, nodes(4))
+    alike = [*nodes(2), *nodes(1)]
+    for wrong, among, why in (
+        ([((4,), "x")], nodes(4), "--home ...=x: no node; the nodes are n0, n1, n2, n3"),
+        ([((4,), "n0")], alike, "--home ...=n0: more than one node; the nodes are n0, n1, n0"),
+        ([((4,), "n1"), ((4,), "n2")], nodes(4), "--home names two nodes for rank 4"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            parse_homes(wrong, among)
+        assert str(caught.value) == why
+
+
+def test_the_word_of_the_operator_counts_more_than_files():
+    assert homes([0, 1], (0, 1), (2, 3), named={0: 1}) == {0: 1, 1: 0}
+
+
+def test_a_rank_has_the_lists_in_its_own_directory_and_not_those_that_were_named():
+    found = Inventory(root="n", group_files=(group_file(3, [3]), group_file(4, [4], outside=True)))
+    assert held_ranks(found) == {3: ((-2, -2), 1)}
 
 
 def test_one_node_has_everything():
