@@ -33,7 +33,6 @@ from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.backup_index import MOST_INDEX_BYTES, decode_index, encode_index, index_path, object_path
 from ms_recover.stores.digest import digest_of, name_digest
-from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import NewFile, Stop, Store
 from ms_recover.stores.threads import in_threads
 
@@ -264,8 +263,6 @@ class _Copy:
 
             def take(piece: memoryview) -> None:
                 nonlocal count
-                if self.stop():
-                    raise StoppedError
                 digest.update(piece)
                 sink.write(piece)
                 count += len(piece)

@@ -25,7 +25,7 @@ from ms_recover.stores.store import Stop, Store
 
 
 def complete_slice(
-    action: ComposeAction, tree: Store, destination: Destination, *, verify: bool = True, dry_run: bool = False
+    action: ComposeAction, tree: Store, destination: Destination, *, verify: bool, dry_run: bool
 ) -> ActionResult:
     """Write a full slice that ``recover-ckpt complete`` asks for, put together of slices of a tree.
 

@@ -185,7 +185,7 @@ class _Copy:
         own = own_manifest(action, self._destination, self._context)
         if own is None or own.digests.file == digest or header.encryption is not None:
             return
-        if manifest is not None and manifest.digests.file == digest:
+        if manifest is not None:  # which names the bytes that were copied, see `_check`
             digests = manifest.digests.parameters
         else:
             digester = Digester(header.contents)

@@ -82,7 +82,7 @@ class _ImageWriter:
     """
 
     def __init__(
-        self, descriptors: Sequence[int], image: SliceImage, context: ActionContext, casts: Mapping[str, str] = NO_CASTS
+        self, descriptors: Sequence[int], image: SliceImage, context: ActionContext, casts: Mapping[str, str]
     ) -> None:
         self._image = image
         self._casts = casts

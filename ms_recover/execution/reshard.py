@@ -59,11 +59,11 @@ class Written:
 def run_reshard(
     plan: ReshardPlan,
     *,
-    jobs: int = 1,
-    verify: bool = True,
-    partial: bool = False,
-    compare: bool = False,
-    progress: Callable[[int], None] | None = None,
+    jobs: int,
+    verify: bool,
+    partial: bool,
+    compare: bool,
+    progress: Callable[[int], None] | None,
 ) -> ReshardOutcome:
     """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.verbs.reshard.reshard`."""
     documents, files = _what_is_written(plan, partial=partial)
@@ -91,7 +91,7 @@ def run_reshard(
 
 
 def foresee_reshard(
-    plan: ReshardPlan, *, jobs: int = 1, partial: bool = False, progress: Callable[[int], None] | None = None
+    plan: ReshardPlan, *, jobs: int, partial: bool, progress: Callable[[int], None] | None
 ) -> ReshardOutcome:
     """Do what `run_reshard` does but writing: sources are read, and files put together in memory, window by window."""
     documents, files = _what_is_written(plan, partial=partial)

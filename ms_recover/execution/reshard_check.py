@@ -62,7 +62,7 @@ def compare_back(
                     name = item.parameter.name
                     known = plan.sources[source].digest_of(name)
                     if name in casts:
-                        expected = _read_cast(plan, source, name, origin, Caster(*casts[name]), known)
+                        expected = _read(plan, source, name, origin, Caster(*casts[name]), known)
                     else:
                         expected = known or _read(plan, source, name, origin)
                     if reader.read(item) != expected:
@@ -86,21 +86,10 @@ def _replica(plan: ReshardPlan, number: int) -> Replica:
     return Replica(plan.files[number].rank, path, FileState(status.st_size, status.st_mtime_ns))
 
 
-def _read(plan: ReshardPlan, source: int, name: str, origin: Store) -> str:
-    """Return the digest of a parameter of the source that no manifest states and nothing has read."""
-    replica = plan.sources[source].replica
-    with origin.open(replica.path, replica.state) as opened:
-        header = parse_header(opened.read_at, opened.size, name=opened.name)
-        place = next(number for number, one in enumerate(header.parameters) if one.name == name)
-        digest = xxhash.xxh3_128()
-        for piece in header.contents[place]:
-            opened.read_range(piece.start, piece.end, digest.update, lambda: False)
-        opened.check_unchanged()
-    return name_digest(digest)
-
-
-def _read_cast(plan: ReshardPlan, source: int, name: str, origin: Store, caster: Caster, known: str | None) -> str:
-    """Return the digest of a parameter of the source after it is cast; of a source that has changed that of nothing."""
+def _read(
+    plan: ReshardPlan, source: int, name: str, origin: Store, caster: Caster | None = None, known: str | None = None
+) -> str:
+    """Return the digest of a parameter of the source after it is cast; empty where it is not the `known` one."""
     replica = plan.sources[source].replica
     with origin.open(replica.path, replica.state) as opened:
         header = parse_header(opened.read_at, opened.size, name=opened.name)
@@ -112,7 +101,7 @@ def _read_cast(plan: ReshardPlan, source: int, name: str, origin: Store, caster:
             window = buffer[: min(WINDOW, contents.bytes - offset)]
             contents.read(offset, window)
             before.update(window)
-            after.update(caster.cast(window))
+            after.update(window if caster is None else caster.cast(window))
         opened.check_unchanged()
     return name_digest(after) if known in (None, name_digest(before)) else ""
 

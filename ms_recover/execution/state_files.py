@@ -41,24 +41,21 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
     MissingInputError, StorageError
         As `ms_recover.formats.reading.open_regular`.
     """
-    path = slice_path + STATE_SUFFIX
-    with open_regular(path, "a state file") as (descriptor, size):
-        data = pread(descriptor)(0, size)
-    if digest_of(data) != digest:
-        raise VerificationError(f"{path}: its contents are not those that the manifest of the slice names")
-    try:
-        return decode_state(data)
-    except FormatError as error:
-        raise FormatError(f"{path} is not a state file that can be read: {error}") from None
+    return _read(slice_path + STATE_SUFFIX, digest)
 
 
 def read_state_unproven(slice_path: str) -> dict[str, StateValue]:
     """Read the state file beside a slice that no manifest proves; the caller does. Errors are those of `read_state`."""
-    path = slice_path + STATE_SUFFIX
+    return _read(slice_path + STATE_SUFFIX, None)
+
+
+def _read(path: str, digest: str | None) -> dict[str, StateValue]:
     with open_regular(path, "a state file") as (descriptor, size):
-        if size > MOST_STATE:
+        if digest is None and size > MOST_STATE:
             raise FormatError(f"{path} has {size} bytes")
         data = pread(descriptor)(0, size)
+    if digest not in (None, digest_of(data)):
+        raise VerificationError(f"{path}: its contents are not those that the manifest of the slice names")
     try:
         return decode_state(data)
     except FormatError as error:

@@ -34,7 +34,7 @@ def test_the_crc_of_a_composed_slice_is_of_its_bytes_where_a_source_is_bad(tmp_p
         reason="",
         kind="complete",
     )
-    result = complete_slice(action, LocalStore(str(tree)), LocalDestination(str(tree)))
+    result = complete_slice(action, LocalStore(str(tree)), LocalDestination(str(tree)), verify=True, dry_run=False)
     made = tree / "made.safetensors"
     assert len(result.dropped) == 1
     with made.open("rb") as file:
