@@ -97,3 +97,12 @@ def test_a_damaged_slice_is_refused(order):
 
 def test_reading_can_be_stopped(order):
     assert prove_saved(order, group, stop=lambda: True) is None
+
+
+def test_a_slice_that_has_taken_the_place_of_another_keeps_its_own_manifest(order):
+    proven = prove_saved(order, group)
+    replace(order)
+    newer = prove_saved(order, group)
+    assert commit_manifest(newer)
+    assert not commit_manifest(proven)
+    assert read_manifest(order.path + MANIFEST_SUFFIX) == newer.manifest

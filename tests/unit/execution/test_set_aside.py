@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fsspec")
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.set_aside import give_up, keep_outvoted, supersede
+from ms_recover.execution.set_aside import give_up, keep_outvoted, rename_slice, supersede
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
 from ms_recover.model.plan import GivenUpSlice
@@ -184,3 +184,17 @@ def test_a_slice_that_changed_after_the_plan_is_not_given_up(store):
         give_up(store, given_up(store, state=None))
     assert give_up(store, given_up(store, state=FileState(7, store.stat(PATH).mtime_ns))) == GONE
     assert give_up(store, one) is None
+
+
+@pytest.mark.parametrize("linked", [(), ("manifest",), ("manifest", "state"), ("manifest", "state", "slice")])
+def test_a_slice_that_a_crash_left_with_both_names_ends_with_the_new_one(linked, store):
+    parts = {"manifest": b"its manifest", "state": b"its state", "slice": b"old"}
+    put(store, **parts)
+    put(store, gone_manifest=b"of a slice that is gone")
+    suffixes = {"manifest": MANIFEST_SUFFIX, "state": STATE_SUFFIX, "slice": ""}
+    for name in linked:
+        if name == "manifest":
+            store.remove(GONE + MANIFEST_SUFFIX)
+        store.link(PATH + suffixes[name], GONE + suffixes[name])
+    rename_slice(store, PATH, GONE)
+    assert files(store) == {f".superseded{suffixes[name]}": data for name, data in parts.items()}
