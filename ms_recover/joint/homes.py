@@ -108,8 +108,6 @@ def find_homes(ranks: Iterable[int], union: Union, world_size: int, named: Mappi
 
 def _left_for(rank: int, held: Sequence[Collection[int]], world_size: int) -> int | None:
     """Return the node that the ranks of the others leave for one; None when there is more than one, or none."""
-    if len(held) == 1:
-        return 0
     empty = [index for index, ranks in enumerate(held) if not ranks]
     answers: set[int | None] = set()
     if world_size % len(held) == 0:

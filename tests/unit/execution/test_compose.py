@@ -12,7 +12,8 @@ from tests.support.mishaps import overwrite
 
 def test_the_crc_of_a_composed_slice_is_of_its_bytes_where_a_source_is_bad(tmp_path):
     tree = make_tree(tmp_path / "tree", data_parallel=2, parameters={"w": 3000, "b": 7})
-    slices = [as_safetensors(tree / f"ckpt_dir{rank}" / "test-1_8.ckpt", crc=True) for rank in (0, 1)]
+    metadata = (("format", "ms"), ("remove_redundancy", "True"))
+    slices = [as_safetensors(tree / f"ckpt_dir{rank}" / "test-1_8.ckpt", metadata, crc=True) for rank in (0, 1)]
     header, data = read_header(slices[1]), slices[1].read_bytes()
     parameters = []
     for parameter, (place,) in zip(header.parameters, header.contents, strict=True):
@@ -37,8 +38,12 @@ def test_the_crc_of_a_composed_slice_is_of_its_bytes_where_a_source_is_bad(tmp_p
     result = complete_slice(action, LocalStore(str(tree)), LocalDestination(str(tree)), verify=True, dry_run=False)
     made = tree / "made.safetensors"
     assert len(result.dropped) == 1
+    expected = as_safetensors(
+        tree / "ckpt_dir1" / "test-1_8.ckpt", (metadata[0], ("remove_redundancy", "False")), crc=True
+    )
+    assert made.read_bytes() == expected.read_bytes()  # which holds all, dealt to nobody
     with made.open("rb") as file:
-        assert (
-            crc_problem(lambda at, count: file.seek(at) and file.read(count), made.stat().st_size, read_header(made))
-            is None
+        found = crc_problem(
+            lambda at, count: file.seek(at) and file.read(count), made.stat().st_size, read_header(made)
         )
+    assert found is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.errors import ContradictionError
-from ms_recover.joint.union import find_doubles, unite
+from ms_recover.joint.union import find_doubles, sharing, unite
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.manifest import Digests, Manifest
 from tests.support.inventories import STEP, slice_file, tree
@@ -74,3 +74,21 @@ def test_each_further_node_has_its_own():
     found = find_doubles(on_nodes(ONE, slice_file(2), ONE, ONE))
     assert [double.node for double in found[ONE.path]] == [2, 3]
     assert set(found) == {ONE.path}
+
+
+def test_equal_lists_of_parameters_are_one_object_and_no_inode_is_on_two_nodes():
+    """As in a scan of one tree; what nodes send has each list of its own."""
+
+    def sent(rank, inode):
+        file = slice_file(rank)
+        manifest = replace(saved("x"), parameters=slice_file(rank).parameters)
+        return replace(file, inode=inode, manifest=manifest)
+
+    nodes = [tree([sent(0, (7, 1)), sent(1, (7, 1)), sent(2, None)], {}), tree([sent(0, (7, 1)), sent(3, (7, 2))], {})]
+    shared = sharing(nodes)
+    files = [file for one in shared for file in one.slices]
+    assert files[0] == replace(nodes[0].slices[0], inode=files[0].inode)
+    assert len({id(file.parameters) for file in files} | {id(file.manifest.parameters) for file in files}) == 1
+    (first, linked, none), (elsewhere, another) = ([file.inode for file in one.slices] for one in shared)
+    assert (first == linked, none) == (True, None)
+    assert len({first, elsewhere, another}) == 3

@@ -11,6 +11,7 @@ from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
 from ms_recover.model.inventory import Inventory, MetaFile, RankPath
 from ms_recover.model.iterations import Document, Iteration
+from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import RankVerdict
@@ -180,3 +181,28 @@ def test_an_outcome_of_parts_is_partial_and_of_the_step_that_has_them():
     written = ActionResult(1, None, "2 slices", part.target, "composed")
     made = joined(plan, plan.partials, [outcome(written)], verify=True)
     assert (made.partial, made.step, made.exit_code, made.verified) == (True, OLDER, UnrecoverableError.exit_code, True)
+
+
+def test_a_slice_that_is_brought_has_the_digest_that_was_read_or_that_its_manifest_names():
+    there = node("there:1", slice_file(1), slice_file(3))
+    union = unite(node("here", slice_file(0)), [there])
+    plan = plan_of(ranks=tuple(RankVerdict(rank, "ok", "keep", "sound", path=slice_file(rank).path) for rank in (1, 3)))
+
+    def brought(digests):
+        return [one.replica.digest for one in share_here(plan, union, [1, 3], digests).actions]
+
+    assert brought({}) == [None, None]
+    assert brought({slice_file(1).path: Digests("read", ())}) == ["read", None]
+
+
+def test_iterations_of_all_nodes_are_in_order_newest_first():
+    def holding(name, *numbers):
+        documents = Document(path="metadata"), Document(path="common")
+        held = (
+            Iteration(step=Step.iteration(number), directory="", metadata=documents[0], common=documents[1])
+            for number in numbers
+        )
+        return replace(node(name, slice_file(0)), iterations=tuple(held))
+
+    union = unite(holding("here", 300, 100), [holding("there:1", 400, 200), holding("there:2", 300, 50)])
+    assert [one.step.step for one in union.inventory.iterations] == [400, 300, 200, 100, 50]
