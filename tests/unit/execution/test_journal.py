@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover import api
 from ms_recover.execution.journal import JOURNAL_NAME, Journal
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.stores.digest import digest_file
+from ms_recover.testing.trees import make_tree, save_manifests
 
 TARGET = "ckpt_dir0/test-1_8.ckpt"
 
@@ -96,3 +98,51 @@ def test_it_goes_when_everything_is_done(tmp_path, action, finished):
     assert (tmp_path / JOURNAL_NAME).exists()
     Journal(str(tmp_path)).close(complete=True)
     assert not (tmp_path / JOURNAL_NAME).exists()
+
+
+@pytest.fixture
+def half_done(tmp_path):
+    """A tree of which a recovery was killed when one of two lost slices had its name, its manifest and its line."""
+    tree = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=2)
+    save_manifests(tree)
+    truth = {file.path: (tree / file.path).read_bytes() for file in api.scan(tree).slices}
+    for rank in (0, 1):
+        for path in (tree / f"ckpt_dir{rank}").glob("test-*"):
+            path.unlink()
+    plan = api.plan(api.scan(tree))
+    first = plan.actions[0]
+    api.apply(replace(plan, actions=(first,)))
+    return tree, plan, truth
+
+
+def test_what_a_killed_recovery_finished_needs_no_source(half_done):
+    tree, plan, truth = half_done
+    first, second = plan.actions
+    Journal(str(tree)).finished(first, digest_file(tree / first.target).file)
+    (tree / first.source).unlink()
+    told = []
+    outcome = api.apply(plan, progress=told.append)
+    assert [(one.status, one.source_rank, one.source) for one in outcome.results] == [
+        ("already there", first.source_rank, first.source),
+        ("copied", second.source_rank, second.source),
+    ]
+    assert outcome.exit_code == 0
+    assert sum(told) == first.bytes + second.bytes
+    assert all((tree / one.target).read_bytes() == truth[one.target] for one in plan.actions)
+    assert not (tree / JOURNAL_NAME).exists()
+
+
+def test_a_line_about_other_bytes_than_those_of_the_plan_finishes_nothing(half_done):
+    """Whoever wrote it: the plan knows what the slice must hold."""
+    tree, plan, truth = half_done
+    first, _ = plan.actions
+    path = tree / first.target
+    path.chmod(0o600)
+    path.write_bytes(bytes(reversed(truth[first.target])))
+    status = path.stat()
+    first = replace(first, replaces=FileState(status.st_size, status.st_mtime_ns))
+    plan = replace(plan, actions=(first, *plan.actions[1:]))
+    Journal(str(tree)).finished(first, digest_file(path).file)
+    outcome = api.apply(plan)
+    assert [one.status for one in outcome.results] == ["copied", "copied"]
+    assert path.read_bytes() == truth[first.target]
