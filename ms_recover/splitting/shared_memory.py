@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ms_recover.worlds.tensors import Raw, copied, to_tensor
+from ms_recover.worlds.tensors import Raw, copied, raw, to_array, to_tensor
 
 _ALIGN = 64
+Layout = Sequence[tuple[str, Sequence[int], int, int]]
+"""For each tensor its type, shape, offset and number of bytes."""
 
 
 class Mapped:
@@ -49,6 +51,29 @@ def places_of(sizes: Iterable[int]) -> tuple[list[slice], int]:
         places.append(slice(end, end + size))
         end += -(-size // _ALIGN) * _ALIGN
     return places, max(end, 1)
+
+
+def put(path: str, leaves: Sequence[Any]) -> Layout:
+    """Copy tensors into a piece, for another worker; return where they lie: no socket carries activations."""
+    sources = [raw(leaf) for leaf in leaves]
+    places, size = places_of(len(source.data) for source in sources)
+    with Mapped(path, size) as memory:
+        for source, place in zip(sources, places, strict=True):
+            np.copyto(memory.array[place], np.frombuffer(source.data, np.uint8))
+    return [
+        (source.dtype, source.shape, place.start, len(source.data))
+        for source, place in zip(sources, places, strict=True)
+    ]
+
+
+def take(path: str, layout: Layout) -> list[Any]:
+    """Return copies of the tensors that `put` left there: numpy arrays, those of type bfloat16 as tensors."""
+    with Mapped(path) as memory:
+        found = [
+            copied(Raw(dtype, tuple(shape), memory.array[start : start + size].data))
+            for dtype, shape, start, size in layout
+        ]
+    return [to_tensor(each) if each.dtype == "bfloat16" else to_array(each) for each in found]
 
 
 @dataclass(frozen=True)
@@ -122,8 +147,8 @@ class Snapshots:
 
         found = (pair for part in self.current for pair in part.values())
         return {
-            entry["name"]: Parameter(to_tensor(copied(raw)), name=entry["name"])
-            for entry, raw in found
+            entry["name"]: Parameter(to_tensor(copied(value)), name=entry["name"])
+            for entry, value in found
             if entry["kind"] == "weights"
         }
 

@@ -12,9 +12,9 @@ import numpy as np
 from mindspore import nn
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.shared_memory import Mapped, places_of
+from ms_recover.splitting.shared_memory import Mapped, places_of, put, take
 from ms_recover.splitting.stages import ModelPart, parameters_of
-from ms_recover.splitting.training import clipping, relay
+from ms_recover.splitting.training import clipping
 from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.own_weights import own_weights
 from ms_recover.splitting.training.part_state import PartState
@@ -289,19 +289,19 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
     step = fields["step"]
     part.begin(step, fields["attempt"])
     if fields.get("given"):
-        tensors = [*relay.take(*fields["given"]), *tensors]
+        tensors = [*take(*fields["given"]), *tensors]
     if action == "forward":
         recorded = part.forward(step, fields["chunk"], GivenValues(fields["skeleton"], tensors, fields["wanted"]))
-        return {"skeleton": recorded.skeleton, "layout": relay.put(fields["into"], recorded.outputs)}, []
+        return {"skeleton": recorded.skeleton, "layout": put(fields["into"], recorded.outputs)}, []
     if action == "backward":
         gradients = part.backward(step, fields["chunk"], tensors)
-        return {"layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
+        return {"layout": put(fields["into"], gradients) if fields["into"] else []}, []
     if action == "both":
         given = GivenValues(fields["skeleton"], tensors, fields["wanted"])
         loss, gradients = part.both(step, fields["chunk"], given, fields["weight"], inputs=fields["inputs"])
         if fields["path"]:
             part.hand_over(fields["path"])
-        return {"loss": loss, "layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
+        return {"loss": loss, "layout": put(fields["into"], gradients) if fields["into"] else []}, []
     if action == "norm":
         part.check_complete(fields["chunks"])
         return {"sums": part.square_sums()}, []

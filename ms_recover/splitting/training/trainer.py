@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ms_recover.errors import DeviceLostError, NoDeviceLeftError, UsageError
+from ms_recover.errors import (
+    DeviceLostError,
+    NoDeviceLeftError,
+    NotSavedError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from ms_recover.splitting import nested
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.instructions import FinishForward, Loss
-from ms_recover.splitting.orders import DeviceGoneError
+from ms_recover.splitting.orders import DeviceGoneError, OrderFailedError
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.shared_memory import PartSnapshot
-from ms_recover.splitting.training.alignment import align
+from ms_recover.splitting.slices import SliceStore
+from ms_recover.splitting.training.alignment import Holder, align
 from ms_recover.splitting.training.gradients import StepGradients
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
-from ms_recover.splitting.training.saving import not_saved, save_slices
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trained_devices import TrainedDevices, words_of
 
@@ -84,15 +91,15 @@ class Trainer(TrainedDevices):
                 await self.save(loss)
         except DeviceLostError as error:
             advice = "" if self.policy == "plain" else "then call save()"
-            raise not_saved(store, self.step, f"what was due behind it failed: {error}", loss, advice) from error
+            raise _not_saved(store, self.step, f"what was due behind it failed: {error}", loss, advice) from error
 
     async def save(self, loss: StepLoss | None = None) -> None:
-        """Save the slices of the last finished step, unless they are saved; raises as `save_slices`."""
+        """Save the slices of the last finished step, unless they are saved; raises as `_save_slices`."""
         self.failures = 0
         while self.devices.store.step != self.step:
             await self.align()
             try:
-                await save_slices(self.devices, self.step, self.holders(), self.parts, loss)
+                await _save_slices(self.devices, self.step, self.holders(), self.parts, loss)
             except DeviceGoneError as gone:
                 self.count_failure(gone, None)
 
@@ -280,3 +287,43 @@ async def _all(work: Any) -> list[Any]:
         if isinstance(result, BaseException):
             raise result
     return list(results)
+
+
+async def _save_slices(
+    devices: Devices, step: int, holders: Mapping[Holder, int | None], parts: int, loss: StepLoss | None = None
+) -> None:
+    """Have a holder of each part write its slices, and make the step the one that counts once all of them are there.
+
+    `holders` are the steps of all holders at work; every part has one at `step`. Raises NotSavedError when slices
+    cannot be written, with the `loss` of the step if it was done just now, and DeviceGoneError when a device is lost
+    meanwhile: those of the step before count then.
+    """
+    store = devices.store
+    sources = [
+        min(device for device, held in holders if (held, holders[device, held]) == (part, step))
+        for part in range(parts)
+    ]
+    writing = [devices.files.save(device, part, step) for part, device in enumerate(sources)]
+    results = await asyncio.gather(*writing, return_exceptions=True)
+    try:
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        await asyncio.to_thread(store.settle, step)
+    except (OrderFailedError, StorageError, VerificationError) as error:
+        words = error.words if isinstance(error, OrderFailedError) else str(error)
+        raise _not_saved(store, step, f"its slices were not saved in {store.directory}: {words}", loss) from error
+
+
+def _not_saved(
+    store: SliceStore, step: int, words: str, loss: StepLoss | None, advice: str = "mend this, then call save()"
+) -> NotSavedError:
+    """Return the error about a step that counts, and something that failed behind it."""
+    value = "" if loss is None else f" (loss {loss:.6g})"
+    end = f"; {advice}" if advice else ""
+    return NotSavedError(
+        f"step {step} is done and counts{value}, and {words}; the slices of step {store.step} are whole{end}",
+        step,
+        store.step,
+        loss,
+    )

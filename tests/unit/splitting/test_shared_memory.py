@@ -1,4 +1,4 @@
-"""Tensors between parts, through shared memory."""
+"""Tensors between workers, through shared memory."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import pytest
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
-from ms_recover.splitting.shared_memory import SharedMemory  # noqa: E402
-from ms_recover.splitting.training import relay  # noqa: E402
+from ms_recover.splitting.shared_memory import SharedMemory, put, take  # noqa: E402
 
 
 @pytest.fixture
@@ -26,26 +25,26 @@ def test_tensors_arrive_as_they_were_sent(path):
         drawn.standard_normal((5, 3)).T,
         np.array([True, False]),
     ]
-    layout = relay.put(path, sent)
-    found = relay.take(path, layout)
+    layout = put(path, sent)
+    found = take(path, layout)
     for own, other in zip(found, sent, strict=True):
         assert (own.dtype, own.shape) == (other.dtype, other.shape)
         assert own.tobytes() == other.tobytes()
         assert own.flags.writeable
-    assert relay.put(path, []) == relay.take(path, []) == []
+    assert put(path, []) == take(path, []) == []
 
 
 def test_a_piece_serves_small_and_large_tensors_in_turn_and_keeps_no_hold_on_what_was_taken(path):
     large, small = np.arange(100_000), np.arange(3)
-    first = relay.take(path, relay.put(path, [large]))[0]
-    second = relay.take(path, relay.put(path, [small, small + 1]))
+    first = take(path, put(path, [large]))[0]
+    second = take(path, put(path, [small, small + 1]))
     assert np.array_equal(first, large)
     assert [each.tolist() for each in second] == [[0, 1, 2], [1, 2, 3]]
 
 
 def test_tensors_of_mindspore_arrive_too(path):
     tensors = [ms.Tensor.from_numpy(np.arange(4, dtype=np.float32)), ms.Tensor([1.5, -3.0], ms.bfloat16)]
-    plain, wide = relay.take(path, relay.put(path, tensors))
+    plain, wide = take(path, put(path, tensors))
     assert plain.tolist() == [0, 1, 2, 3]
     assert wide.dtype == ms.bfloat16
     assert wide.astype(ms.float32).asnumpy().tolist() == [1.5, -3.0]
