@@ -17,8 +17,8 @@ from ms_recover.planning.tree.runs import Run
 from ms_recover.training.deciding.agreement import Candidate, Candidates, Place
 from ms_recover.training.deciding.foreign_folder import HeldRuns, held_runs
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.deciding.known_runs import texts_of_other_runs
 from ms_recover.training.deciding.rank_steps import fingerprint
+from ms_recover.training.deciding.runs import texts_of_other_runs
 from ms_recover.training.search import Search
 from ms_recover.training.tree_view import SliceTree, TreeView
 

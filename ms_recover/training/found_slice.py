@@ -19,8 +19,8 @@ from ms_recover.training.deciding.agreement import agree
 from ms_recover.training.deciding.equal_arguments import agree_arguments
 from ms_recover.training.deciding.foreign_folder import HeldRuns, check_folders, held_runs
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.deciding.resumed_experiment import TAKES_ALL, Taken, take_experiment
+from ms_recover.training.deciding.runs import gather_runs, texts_of_other_runs
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.hyperparameters import check_kept

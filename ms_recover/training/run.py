@@ -16,7 +16,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.rotation import NO_STEP, Keeping
-from ms_recover.training.deciding.run_start import RUN_ID, agree_run_id, agree_start
+from ms_recover.training.deciding.runs import RUN_ID, agree_run_id, agree_start
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TrainingRun:
     """One training: everything that was saved since it began."""
 
     run_id: str
-    """The same for all ranks, see `ms_recover.training.deciding.run_start`."""
+    """The same for all ranks, see `ms_recover.training.deciding.runs`."""
     started: int | None
     """See `ms_recover.model.manifest.TrainingRecord`."""
     resumed_from: RunStep | None

@@ -214,7 +214,7 @@ from ms_recover.training.own_steps import OwnSteps
 from ms_recover.training.search import Search
 from ms_recover.training.tree_view import see_trees
 from ms_recover.training.this_process import current_job
-from ms_recover.training.deciding.run_start import agree_run_id
+from ms_recover.training.deciding.runs import agree_run_id
 
 ms.set_device("CPU")
 init()

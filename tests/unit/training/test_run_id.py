@@ -4,7 +4,7 @@ import pytest
 
 from ms_recover.errors import UsageError
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.deciding.run_start import RUN_ID, agree_run_id
+from ms_recover.training.deciding.runs import RUN_ID, agree_run_id
 
 
 def agree(job, environ, drawn=secrets.token_bytes):

@@ -23,8 +23,7 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
-from ms_recover.training.deciding.known_runs import gather_runs  # noqa: E402
-from ms_recover.training.deciding.run_start import agree_start  # noqa: E402
+from ms_recover.training.deciding.runs import agree_start, gather_runs  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import holding_directories  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402

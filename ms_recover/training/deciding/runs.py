@@ -1,15 +1,25 @@
-"""The id of a run and its start: the same for all ranks of a launch, so that slices of two runs are never mixed."""
+"""The runs of a training: those that all ranks see together, and the id and the start of the next one.
+
+Each rank may see other slices, and all decide by the same runs. The id is the same for all ranks of a launch, so that
+slices of two runs are never mixed.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Any
 
 from ms_recover.errors import UsageError
+from ms_recover.model.manifest import RunStep
 from ms_recover.model.printable import printable
+from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.tree.lineage import Lineage, RunRecord, merge_run_records
 from ms_recover.training.deciding.job import TrainingJob
 
 _log = logging.getLogger(__name__)
@@ -23,6 +33,60 @@ _MASK = (1 << _LOW) - 1
 _BYTES = 16
 _NUMBERS = struct.Struct(">4i")
 """The bytes as signed 32-bit numbers, as `TrainingJob.gather` takes them."""
+
+
+def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """Return the runs that any rank sees; all ranks call this function."""
+    texts = job.gather_text(json.dumps([_row(run) for run in runs]), "looking for runs")
+    return merge_run_records(_record(row) for text in texts for row in json.loads(text))
+
+
+def texts_of_other_runs(lineage: Lineage, experiments: Collection[str], step: Step) -> tuple[str, ...]:
+    """Return a clause for each run of these experiments, or of any without, that is passed over at a step and newer."""
+    others = tuple(one for one in lineage.others if not experiments or one.is_of(tuple(experiments)))
+    of_program = replace(lineage, others=others)
+    return (*of_program.newer_texts(step), *of_program.set_aside_texts(step))
+
+
+def _row(run: RunRecord) -> list[Any]:
+    before = run.resumed_from
+    resumed_from = [before.run_id, _numbers(before.step), before.started] if before is not None else None
+    return [
+        run.run_id,
+        run.started,
+        resumed_from,
+        *map(_numbers, (run.begun, run.newest, run.aside)),
+        run.written,
+        run.newest_written,
+        run.prefixes,
+        run.base_prefix,
+        run.bases,
+    ]
+
+
+def _record(row: list[Any]) -> RunRecord:
+    run_id, started, before, begun, newest, aside, written, newest_written, prefixes, base, bases = row
+    return RunRecord(
+        run_id=run_id,
+        started=started,
+        resumed_from=RunStep(before[0], Step(*before[1]), before[2]) if before is not None else None,
+        begun=_step(begun),
+        newest=_step(newest),
+        aside=_step(aside),
+        written=written,
+        newest_written=newest_written,
+        prefixes=tuple(prefixes),
+        base_prefix=base,
+        bases=tuple(bases),
+    )
+
+
+def _numbers(step: Step | None) -> list[int] | None:
+    return None if step is None else [step.epoch, step.step]
+
+
+def _step(numbers: list[int] | None) -> Step | None:
+    return None if numbers is None else Step(*numbers)
 
 
 def agree_run_id(job: TrainingJob, given: str, draw: Callable[[int], bytes]) -> str:
