@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -41,11 +41,24 @@ def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord,
     return merge_run_records(_record(row) for text in texts for row in json.loads(text))
 
 
-def texts_of_other_runs(lineage: Lineage, experiments: Collection[str], step: Step) -> tuple[str, ...]:
-    """Return a clause for each run of these experiments, or of any without, that is passed over at a step and newer."""
-    others = tuple(one for one in lineage.others if not experiments or one.is_of(tuple(experiments)))
+def experiments_of(lineage: Lineage | None, own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the experiments of a program: its `own`, else those that what it resumes states; empty for any."""
+    stated = lineage.last if lineage is not None else None
+    return own or (stated.experiments if stated is not None and stated.base_prefix is not None else ())
+
+
+def texts_of_other_runs(lineage: Lineage | None, own: tuple[str, ...], step: Step) -> tuple[str, ...]:
+    """Return a clause for each run of a program's `own` experiments that is passed over at a step and newer.
+
+    None is where a run was chosen.
+    """
+    if lineage is None or lineage.chosen:
+        return ()
+    experiments = experiments_of(lineage, own)
+    others = tuple(one for one in lineage.others if not experiments or one.is_of(experiments))
     of_program = replace(lineage, others=others)
-    return (*of_program.newer_texts(step), *of_program.set_aside_texts(step))
+    texts = (*of_program.newer_texts(step), *of_program.set_aside_texts(step))
+    return tuple(f"training resumes from step {step} of {lineage.last.text}; {text}" for text in texts)
 
 
 def _row(run: RunRecord) -> list[Any]:
