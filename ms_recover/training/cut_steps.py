@@ -17,7 +17,6 @@ from ms_recover.planning.tree.runs import Run
 from ms_recover.training.deciding.agreement import Candidate, Candidates, Place
 from ms_recover.training.deciding.foreign_folder import HeldRuns, held_runs
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.deciding.known_runs import texts_of_other_runs
 from ms_recover.training.deciding.rank_steps import fingerprint
 from ms_recover.training.search import Search
 from ms_recover.training.tree_view import SliceTree, TreeView
@@ -38,15 +37,6 @@ class CutStep:
         """The step as ranks agree on it: of one run, that one number of ranks saved."""
         number = fingerprint(f"{self.run.run_id}@{self.run.started}/{self.view.ranks}")
         return Candidate(place=self.view.place(self.step), fingerprint=number)
-
-    def texts_of_other_runs(self, experiments: Sequence[str]) -> list[str]:
-        """Return clauses that name the newer runs of a program's experiments that are passed over for it."""
-        lineage = self.view.facts.lineage
-        if lineage is None or lineage.chosen:
-            return []
-        of_program = experiments or (lineage.last.experiments if lineage.last.base_prefix is not None else ())
-        others = texts_of_other_runs(lineage, of_program, self.step)
-        return [f"training resumes from step {self.step} of {lineage.last.text}; {text}" for text in others]
 
 
 @dataclass(eq=False, kw_only=True)

@@ -18,8 +18,8 @@ from ms_recover.training.deciding.agreement import agree
 from ms_recover.training.deciding.equal_arguments import agree_arguments
 from ms_recover.training.deciding.foreign_folder import HeldRuns, check_folders, held_runs
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.deciding.known_runs import gather_runs, texts_of_other_runs
 from ms_recover.training.deciding.resumed_experiment import TAKES_ALL, Taken, take_experiment
+from ms_recover.training.deciding.runs import gather_runs, texts_of_other_runs
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import Held
 from ms_recover.training.hyperparameters import check_kept
@@ -214,7 +214,7 @@ def _obtain_cut(look: Look, stated: StatedCut, network: Any) -> Obtained | None:
     chosen = agreed.obtained
     if foreign is not None and chosen.view.tree.in_place:
         _log.warning("rank %d: %s", job.rank, foreign)
-    for text in chosen.texts_of_other_runs(look.taken.own):
+    for text in texts_of_other_runs(chosen.view.facts.lineage, look.taken.own, chosen.step):
         _log.warning("rank %d: %s", job.rank, text)
     return cutting.made
 
@@ -309,8 +309,5 @@ def _warn_of_newer_steps(found: ObtainedSlice) -> None:
     for step, reason in steps.steps.given_up.items():
         if step > own.step:
             _log.warning("rank %d: step %s is given up for step %s: %s", own.rank, step, own.step, reason)
-    lineage = steps.steps.lineage
-    if lineage is None or lineage.chosen:
-        return
-    for text in texts_of_other_runs(lineage, steps.own_experiments, own.step):
-        _log.warning("rank %d: training resumes from step %s of %s; %s", own.rank, own.step, lineage.last.text, text)
+    for text in texts_of_other_runs(steps.steps.lineage, steps.taken.own, own.step):
+        _log.warning("rank %d: %s", own.rank, text)

@@ -18,7 +18,8 @@ from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.training.deciding.own_slice import OwnSlice
-from ms_recover.training.proof import OF_STATE, resume_line
+from ms_recover.training.deciding.resume_text import OF_STATE
+from ms_recover.training.proof import resume_line
 from ms_recover.training.rank_facts import RankFacts, whole_number
 from ms_recover.training.run_state import RunState, decoded, state_beside, state_if_sound
 

@@ -10,8 +10,8 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.audit.first_step import RankPlace, judge_places
 from ms_recover.planning.audit.hosts import name_hosts
 from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.rotation import steps_apart
 from ms_recover.training.host import HOST, this_host
-from ms_recover.training.rotation import steps_apart
 
 _log = logging.getLogger(__name__)
 

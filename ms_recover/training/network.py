@@ -24,9 +24,10 @@ from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.deciding.own_slice import OwnSlice, digests_by_name
+from ms_recover.training.deciding.resume_text import VALUES
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.gradients import without_gradient
-from ms_recover.training.proof import VALUES, resume_line
+from ms_recover.training.proof import resume_line
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
 from ms_recover.training.this_process import device_target
 

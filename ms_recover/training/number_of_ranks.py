@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from ms_recover.errors import UsageError
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import record_of
+from ms_recover.training.deciding.held_slice import Held, HeldSlice
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.held_slices import Held, HeldSlice, read_folder
+from ms_recover.training.held_slices import read_folder
 from ms_recover.training.in_process import of_process
 from ms_recover.training.run import Runs
 

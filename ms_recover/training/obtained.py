@@ -20,12 +20,13 @@ from ms_recover.training.deciding.agreement import Back
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice, digests_by_name
 from ms_recover.training.deciding.position import Feed, Position, find_position
+from ms_recover.training.deciding.resume_text import OF_MODEL, VALUES, Source, Subject
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.hyperparameters import compare_settings, settings_of_program
 from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_network, load_into_network, load_slice
 from ms_recover.training.own_steps import OwnSteps
-from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, resume_line
+from ms_recover.training.proof import resume_line
 from ms_recover.training.run import Loaded, Runs, note_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.set_aside import Renames

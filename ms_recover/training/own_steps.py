@@ -33,6 +33,7 @@ from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
 from ms_recover.training.deciding.rank_steps import RankSteps
 from ms_recover.training.deciding.resumed_experiment import TAKES_ALL, Taken
+from ms_recover.training.deciding.runs import experiments_of
 from ms_recover.training.found_state import has_own_state
 from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.run_state import RunState, state_if_sound
@@ -282,12 +283,6 @@ class OwnSteps(Candidates[OwnSlice]):
         read = read_contents(root, own, Reading(read=self._keeping.read))
         return read.merged(read_contents(root, [file for file in files if file not in own]))
 
-    @property
-    def own_experiments(self) -> tuple[str, ...]:
-        """The experiments of the program, as far as it or what it resumes states them."""
-        stated = self.steps.lineage.last if self.steps.lineage is not None else None
-        return self.taken.own or (stated.experiments if stated is not None and stated.base_prefix is not None else ())
-
     def is_set_aside(self, file: SliceFile, step: Step) -> bool:
         """Whether a slice is set aside when training resumes from a step: it is newer, or of a later run than the last.
 
@@ -297,7 +292,7 @@ class OwnSteps(Candidates[OwnSlice]):
 
     def _is_own(self, file: SliceFile) -> bool:
         """Whether a slice is of the program's experiments: by its manifest, what a kill left of it, or its name."""
-        own = self.own_experiments
+        own = experiments_of(self.steps.lineage, self.taken.own)
         if not own:
             return True
         claim = claim_beside(os.path.join(self.inventory.root, file.path)) if file.manifest is None else None

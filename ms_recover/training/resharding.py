@@ -36,10 +36,11 @@ from ms_recover.training.deciding.reshard_position import (
     find_shared_position,
     micro_batches,
 )
+from ms_recover.training.deciding.resume_text import OF_STATE, VALUES
 from ms_recover.training.in_process import of_process
 from ms_recover.training.network import check_values, load_into_network
 from ms_recover.training.obtained import Obtained
-from ms_recover.training.proof import OF_STATE, VALUES, resume_line
+from ms_recover.training.proof import resume_line
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
 from ms_recover.training.run import Loaded, OtherWorld, Runs, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in

@@ -17,6 +17,7 @@ from ms_recover.training.anew import begin_anew
 from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.deciding.equal_arguments import or_not_given
 from ms_recover.training.deciding.position import Feed, check_feed
+from ms_recover.training.deciding.resume_text import OF_LOOP
 from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import find_any
@@ -25,7 +26,7 @@ from ms_recover.training.held_directories import Held
 from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import name_constants, restore
 from ms_recover.training.obtained import Obtained, load_found
-from ms_recover.training.proof import OF_LOOP, resume_line
+from ms_recover.training.proof import resume_line
 from ms_recover.training.resume_options import ResumeOptions
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, loop_doubts, sample_order

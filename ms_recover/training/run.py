@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from secrets import token_bytes
 
 from ms_recover.errors import UsageError
 from ms_recover.model.manifest import RunStep
@@ -14,14 +15,11 @@ from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
 from ms_recover.training.deciding.job import TrainingJob
+from ms_recover.training.deciding.rotation import NO_STEP, Keeping
+from ms_recover.training.deciding.runs import RUN_ID, agree_run_id, agree_start
 from ms_recover.training.in_process import of_process
-from ms_recover.training.rotation import NO_STEP, Keeping
-from ms_recover.training.run_id import agree_run_id
 
 _log = logging.getLogger(__name__)
-
-_LOW = 31
-_MASK = (1 << _LOW) - 1
 
 
 @dataclass(eq=False, kw_only=True)
@@ -43,7 +41,7 @@ class TrainingRun:
     """One training: everything that was saved since it began."""
 
     run_id: str
-    """The same for all ranks, see `ms_recover.training.run_id`."""
+    """The same for all ranks, see `ms_recover.training.deciding.runs`."""
     started: int | None
     """See `ms_recover.model.manifest.TrainingRecord`."""
     resumed_from: RunStep | None
@@ -222,7 +220,8 @@ def begin_run(
     goes_back = isinstance(owner, frozenset) and run is not None and first < run.newest
     if run is None or run is but_not or resumed is not None or goes_back:
         newest = 0 if resumed is None else resumed.newest_start
-        run_id, started = agree_run_id(job), agree_start(job, max(known, newest))
+        run_id = agree_run_id(job, os.environ.get(RUN_ID, ""), token_bytes)
+        started = agree_start(job, max(known, newest), time.time)
         run = TrainingRun(
             run_id=run_id,
             started=started,
@@ -242,19 +241,3 @@ def _is_same(one: object, other: object) -> bool:
     if isinstance(one, frozenset) and isinstance(other, frozenset):
         return not one.isdisjoint(other)
     return one is other
-
-
-def agree_start(job: TrainingJob, known: int, clock: Callable[[], float] = time.time) -> int | None:
-    """Return the time by the clock of rank 0, later than `known` of any rank, in milliseconds since 1970.
-
-    None where ranks cannot agree because they do not communicate.
-    """
-    if job.size > 1 and not job.connected:
-        return None
-    now = int(clock() * 1000)
-    answers = job.gather([now >> _LOW, now & _MASK, known >> _LOW, known & _MASK], "agreeing on the start of the run")
-    times = [((row[0] << _LOW) + row[1], (row[2] << _LOW) + row[3]) for row in answers]
-    last = max(before for _, before in times)
-    if times[0][0] <= last:
-        _log.warning("rank %d: by the clock of rank 0 an earlier run starts later; the order is kept", job.rank)
-    return max(times[0][0], last + 1)

@@ -20,12 +20,13 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import identity_of
 from ms_recover.training.deciding.experiment import experiment_of
+from ms_recover.training.deciding.held_slice import Held, HeldSlice, prefix_of
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.position import Feed
-from ms_recover.training.held_slices import Held, HeldSlice, held_slice, prefix_of, read_folder
+from ms_recover.training.deciding.rotation import NO_STEP, Earlier, Keeping
+from ms_recover.training.held_slices import find_earlier, find_newer, held_slice, read_folder, rotate
 from ms_recover.training.host import this_host
 from ms_recover.training.in_process import of_process
-from ms_recover.training.rotation import NO_STEP, Earlier, Keeping, find_earlier, find_newer, rotate
 from ms_recover.training.run import SharedNames, TrainingRun, begin_run
 from ms_recover.training.set_aside import set_all_aside
 
@@ -191,7 +192,7 @@ class RunDirectory:
             self._keeping.saved.add(step)
 
     def rotate(self, floor: Step) -> None:
-        """Remove what no saver of the run keeps; see `ms_recover.training.rotation.rotate`."""
+        """Remove what no saver of the run keeps; see `ms_recover.training.held_slices.rotate`."""
         assert self._run is not None
         assert self._names is not None
         assert self._lock is not None

@@ -17,13 +17,13 @@ from ms_recover.training.callback_order import act_last, around_first, calling_m
 from ms_recover.training.callback_states import callback_states, settings_of_callbacks
 from ms_recover.training.dataset_reads import DatasetDraws, LastBatch
 from ms_recover.training.deciding.position import Feed
+from ms_recover.training.deciding.rotation import NO_STEP
 from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.first_step import Settling, settling_of
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.rank_facts import RankFacts, gather_facts
-from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import PendingState, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SavingLoop, SliceSaver

@@ -22,6 +22,7 @@ from ms_recover.model.strategy import Layout
 from ms_recover.stores.digest import digest_file
 from ms_recover.training.deciding.experiment import given_prefix
 from ms_recover.training.deciding.position import batch_size_of
+from ms_recover.training.deciding.rotation import NO_STEP
 from ms_recover.training.foreign_saves import (
     ForeignSaves,
     checkpoint_callbacks,
@@ -36,7 +37,6 @@ from ms_recover.training.manifest_queue import ManifestQueue, Save
 from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import restore_ranks
 from ms_recover.training.other_world import set_other_world_aside
-from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run import Runs, TrainingRun, begin_run
 from ms_recover.training.run_directory import last_start
 from ms_recover.training.same_ranks import SameRanks, compiled_ranks, listed_ranks

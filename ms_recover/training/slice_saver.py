@@ -26,6 +26,7 @@ from ms_recover.training.deciding.equal_arguments import agree_arguments, argume
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import Contents
 from ms_recover.training.deciding.position import Feed
+from ms_recover.training.deciding.rotation import NO_STEP, agree_floor
 from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
@@ -38,7 +39,6 @@ from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
-from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import Runs, check_experiment
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import PendingState, pending_state

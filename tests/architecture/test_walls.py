@@ -35,7 +35,6 @@ AWAITING = (
     "scanning",
     "splitting",
     "supervision",
-    "training",
 )
 """Rooms that still have fragments."""
 

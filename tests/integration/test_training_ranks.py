@@ -204,6 +204,7 @@ def test_what_cannot_be_is_said_with_exit_code_2(program, options, said, pairs, 
 
 RANKS_TALK = """
 import sys
+from secrets import token_bytes
 import mindspore as ms
 from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
@@ -213,13 +214,13 @@ from ms_recover.training.own_steps import OwnSteps
 from ms_recover.training.search import Search
 from ms_recover.training.tree_view import see_trees
 from ms_recover.training.this_process import current_job
-from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.deciding.runs import agree_run_id
 
 ms.set_device("CPU")
 init()
 job = current_job()
 root = sys.argv[1] + f"/host{job.rank}"  # each rank sees its own disk only
-print("run", agree_run_id(job, {}))
+print("run", agree_run_id(job, "", token_bytes))
 
 def steps_of(root):
     search = Search(root, ScanOptions(), PlanOptions(world_size=job.size), "refuse")

@@ -13,10 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import pytest
-
-pytest.importorskip("mindspore")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,11 +25,10 @@ from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
-from ms_recover.training.held_slices import Held, held_slice, prefix_of, read_folder
-from ms_recover.training.rotation import Keeping, find_earlier, find_newer, rotate
+from ms_recover.training.deciding.held_slice import Held, prefix_of
+from ms_recover.training.deciding.rotation import Keeping
+from ms_recover.training.held_slices import find_earlier, find_newer, held_slice, read_folder, rotate
 from tests.support.examples import SAME_EVERY_TIME, examples
-
-pytestmark = pytest.mark.mindspore
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 PREFIXES = ("resnet", "resnet_50", "resnet_50_1", "lr_0.01", "lr_0", "lr_0.5", "x-1_2", "a_1_1")

@@ -13,9 +13,9 @@ from ms_recover.training.deciding.equal_arguments import (
     why_unequal,
 )
 from ms_recover.training.deciding.job import TrainingJob, pack_text, unpack_text, why_apart
+from ms_recover.training.deciding.rank_values import RankValues
+from ms_recover.training.deciding.rotation import agree_floor
 from ms_recover.training.rank_facts import facts_of, gather_facts
-from ms_recover.training.rank_local import RankValues
-from ms_recover.training.rotation import agree_floor
 from tests.support.ranks import on_all, thread_jobs
 
 

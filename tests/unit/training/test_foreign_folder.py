@@ -1,11 +1,15 @@
 """A rank's folder of another training is told from one that was lost, put back from a copy, or set aside."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from ms_recover.errors import UsageError
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord, find_lineage
-from ms_recover.training.deciding.foreign_folder import HeldRuns, find_foreign
+from ms_recover.training.deciding.foreign_folder import HeldRuns, check_folders, find_foreign
+from tests.support.ranks import on_all, thread_jobs
 
 
 def run(name, started, before=None, newest=8, **more):
@@ -59,3 +63,37 @@ def test_an_abandoned_run_that_goes_on_from_the_same_is_ordinary():
 def test_a_run_that_was_given_up_on_all_ranks_is_ordinary():
     assert find([run("a", 1), run("x", 9)], held("x", "a"), held("a")) is None
     assert find([run("a", 1), run("x", 9)], held("x", aside=["a"]), held("a")) is None
+
+
+def checked(records, ranks, name=None):
+    """Have ranks compare what each sees of its own folder; return what each is told or refused with."""
+    jobs, facts = thread_jobs(len(ranks)), SimpleNamespace(lineage=find_lineage(tuple(records), name))
+
+    def work(rank):
+        seen = facts if ranks[rank] is not None else None
+        own = {} if seen is None else {rank: ranks[rank]}
+        return check_folders(jobs[rank], len(ranks), seen, records, own)
+
+    return on_all(len(ranks), work)
+
+
+def test_all_ranks_are_refused_or_told_alike():
+    records = [run("a", 1), run("x", 9, newest=80)]
+    refused = checked(records, [held("a"), held("x")])
+    assert all(isinstance(one, UsageError) for one in refused)
+    assert len({str(one) for one in refused}) == 1
+    assert "the folder of rank(s) 0 is of another training" in str(refused[0])
+    told = checked(records, [held("x"), held("x"), held("a")])
+    assert len(set(told)) == 1
+    assert told[0].startswith("the folder of rank(s) 2 is of another training")
+    assert checked(records, [held("x"), held("x")]) == [None, None]
+
+
+def test_where_a_run_is_chosen_nothing_is_asked():
+    records = [run("a", 1), run("x", 9, newest=80)]
+    assert checked(records, [held("a"), held("x")], "x") == [None, None]
+
+
+def test_a_rank_without_slices_is_told_nothing():
+    assert checked([run("x", 9)], [held("x"), None]) == [None, None]
+    assert checked([], [None]) == [None]

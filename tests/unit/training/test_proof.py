@@ -6,20 +6,8 @@ import time
 import pytest
 
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.proof import (
-    OF_LOOP,
-    OF_MODEL,
-    QUIET,
-    SUBJECTS,
-    Proof,
-    ResumeLine,
-    Source,
-    begin_line,
-    is_quiet,
-    proof_text,
-    resume_line,
-    text_of,
-)
+from ms_recover.training.deciding.resume_text import OF_LOOP, OF_MODEL, SUBJECTS, Proof, Source, proof_text, text_of
+from ms_recover.training.proof import QUIET, ResumeLine, begin_line, clock_text, is_quiet, resume_line
 from tests.support.ranks import on_all, thread_jobs
 
 ALONE = TrainingJob(0, 1)
@@ -35,7 +23,7 @@ def proof_of(*subjects):
 
 def test_a_clean_resume_is_one_line():
     source = Source(step="2_1", run="4f1c", saved_at=NOON, host="n7")
-    text = text_of(source, [None] * 8, [proof_of(*OF_MODEL)] * 8, NOON + 60)
+    text = text_of(source, [None] * 8, [proof_of(*OF_MODEL)] * 8, clock_text(NOON, NOON + 60))
     assert text == (
         "resumed from step 2_1 (run 4f1c, 8 of 8 ranks, saved 14:03 by host n7): "
         "weights, optimizer, callbacks and samples proven"
@@ -43,14 +31,15 @@ def test_a_clean_resume_is_one_line():
 
 
 def test_what_was_saved_on_another_day_has_its_date():
-    text = text_of(Source(step="1_3", saved_at=NOON), [None], [proof_of(*OF_LOOP)], NOON + 2 * 86400, OF_LOOP)
+    saved = clock_text(NOON, NOON + 2 * 86400)
+    text = text_of(Source(step="1_3"), [None], [proof_of(*OF_LOOP)], saved, OF_LOOP)
     assert text == (
         "resumed from step 1_3 (1 of 1 ranks, saved 2026-03-04 14:03): weights, optimizer and samples proven"
     )
 
 
 def test_ranks_that_have_the_slice_of_another_one_are_named():
-    text = text_of(Source(step="1_3"), [None, 0, None], [proof_of(*OF_MODEL)] * 3, NOON)
+    text = text_of(Source(step="1_3"), [None, 0, None], [proof_of(*OF_MODEL)] * 3)
     assert "(2 of 3 ranks, rank 1 from rank 0)" in text
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ms_recover.model.steps import Step
-from ms_recover.training.rank_local import RankValues, Value, find_rank_local, rank_local_text
+from ms_recover.training.deciding.rank_values import RankValues, Value, find_rank_local, rank_local_text
 from tests.support.ranks import on_all, thread_jobs
 
 NOTHING, STEP = frozenset(), Step(1, 4)

@@ -14,18 +14,13 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.training.deciding.agreement import agree
+from ms_recover.training.own_steps import OwnSteps
+from ms_recover.training.search import Search
+from ms_recover.training.tree_view import see_trees
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
-
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore")
-
-from ms_recover.training.deciding.agreement import agree  # noqa: E402
-from ms_recover.training.own_steps import OwnSteps  # noqa: E402
-from ms_recover.training.search import Search  # noqa: E402
-from ms_recover.training.tree_view import see_trees  # noqa: E402
-from tests.support.ranks import on_all, thread_jobs  # noqa: E402
-from tests.support.trainings import files  # noqa: E402
-from tests.support.unprivileged import as_nobody, close_to_all, open_to_all, reachable_folder  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs
+from tests.support.unprivileged import as_nobody, close_to_all, open_to_all, reachable_folder
 
 OLD, MIDDLE, NEW = Step(1, 8), Step(2, 8), Step(3, 8)
 
@@ -313,11 +308,11 @@ def test_a_slice_that_cannot_be_put_where_nothing_may_be_written_is_that_of_an_o
         save_manifests(root)
         flip(path_of(root, 3, NEW))
         close_to_all(root)
-        before = files(root)
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
         try:
             with as_nobody():
                 assert obtained(root) == (OLD, [None] * 4)
-            assert files(root) == before
+            assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
         finally:
             open_to_all(root)
     assert f"{root}/ckpt_dir3 may only be read, so the slice cannot be put there" in caplog.text

@@ -9,9 +9,10 @@ from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.planning.tree.lineage import RunRecord
-from ms_recover.training import rotation
-from ms_recover.training.held_slices import Held, held_slice, prefix_of, read_folder
-from ms_recover.training.rotation import Earlier, Keeping, find_earlier
+from ms_recover.training import held_slices
+from ms_recover.training.deciding.held_slice import Held, prefix_of
+from ms_recover.training.deciding.rotation import Earlier, Keeping
+from ms_recover.training.held_slices import find_earlier, held_slice, read_folder
 
 
 def keep(count, **schedule):
@@ -23,7 +24,7 @@ def rotate(folder, prefix, savers, floor, earlier=Earlier(), runs=1):  # noqa: B
     mine = [held_slice(str(folder), path.name) for path in folder.iterdir()]
     mine = [one for one in mine if one and one.prefix == prefix and not one.aside]
     mine = [one for one in mine if (folder / f"{one.path}{MANIFEST_SUFFIX}").exists()]
-    return rotation.rotate(mine, savers, floor, earlier, runs)
+    return held_slices.rotate(mine, savers, floor, earlier, runs)
 
 
 def save(folder, *names, committed=True):

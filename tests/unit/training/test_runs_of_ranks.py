@@ -24,10 +24,9 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.deciding.job import TrainingJob  # noqa: E402
-from ms_recover.training.deciding.known_runs import gather_runs  # noqa: E402
+from ms_recover.training.deciding.runs import agree_start, gather_runs  # noqa: E402
 from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import Held  # noqa: E402
-from ms_recover.training.run import agree_start  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
@@ -249,7 +248,7 @@ def test_a_run_starts_behind_those_that_any_rank_knows_whatever_the_clock_says(c
     assert on_all(2, lambda rank: agree_start(jobs[rank], 5, lambda: now + rank)) == [now * 1000] * 2
     assert on_all(2, lambda rank: agree_start(jobs[rank], future * rank, lambda: now)) == [future + 1] * 2
     assert "the order is kept" in caplog.text
-    assert agree_start(TrainingJob(0, 2), 5) is None
+    assert agree_start(TrainingJob(0, 2), 5, lambda: now) is None
 
 
 @pytest.mark.parametrize("run", [None, OLD])

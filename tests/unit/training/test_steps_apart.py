@@ -8,7 +8,7 @@ ms = pytest.importorskip("mindspore")
 
 from ms_recover.model.steps import Step  # noqa: E402
 from ms_recover.training import SliceSaver, slice_saver  # noqa: E402
-from ms_recover.training.rotation import NO_STEP, steps_apart  # noqa: E402
+from ms_recover.training.deciding.rotation import NO_STEP, steps_apart  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 

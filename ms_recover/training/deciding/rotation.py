@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ms_recover.execution.save_slice import withdraw
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.tree.lineage import Lineage, RunRecord, find_lineage, merge_run_records, record_of
 from ms_recover.training.deciding.experiment import experiment_of
+from ms_recover.training.deciding.held_slice import Held, HeldSlice
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.held_slices import Held, HeldSlice, read_again, read_folder
 
 NO_STEP = Step(0, 0)
 """Stands for no committed step; older than every step."""
@@ -97,6 +96,10 @@ class Earlier:
         return Earlier(own, others, halves, self.runs)
 
 
+NOTHING_EARLIER = Earlier()
+"""Where no earlier run left a slice that is claimed."""
+
+
 def agree_floor(
     job: TrainingJob,
     committed: Step,
@@ -132,22 +135,6 @@ def steps_apart(committed: Sequence[Step]) -> str | None:
         "epochs have unequal numbers of steps, or they save at different ones; give all ranks as many samples, or "
         "save by steps (save_steps)"
     )
-
-
-def rotate(
-    mine: Iterable[HeldSlice], savers: Sequence[Keeping], floor: Step, earlier: Earlier = Earlier(), runs: int = 1
-) -> list[HeldSlice]:
-    """Remove the slices that no saver keeps, each together with its manifest; return them, newest first.
-
-    The slice of `floor`, the newest step that every rank has committed, and newer ones stay, because a recovery goes
-    back to it. See `choose_gone`. What changed since it was read stays.
-    """
-    there = {one.path for one in earlier.all}
-    gone = choose_gone(mine, savers, floor, earlier, runs)
-    gone = [one for one in gone if one.path not in there or read_again(one) == one]
-    if gone:
-        withdraw([one.path for one in gone])
-    return gone
 
 
 def choose_gone(
@@ -196,16 +183,14 @@ def _bridges(earlier: Earlier, gone: Collection[str]) -> set[str]:
     return bridges
 
 
-def find_earlier(folder: str, base: str, prefix: str, run: RunRecord, rank: int = 0) -> Earlier:
-    """Return the slices that the runs which the present one goes on from left in a directory, as far as claimed.
+def earlier_of(held: Sequence[HeldSlice], base: str, run: RunRecord, rank: int = 0) -> Earlier:
+    """Return those of the slices in a directory that the runs left which the present one goes on from, as claimed.
 
-    `base` is the prefix that the program gave, `prefix` that of the present start. None count where the present run
-    has no start: nothing orders them.
+    `base` is the prefix that the program gave. None count where the present run has no start: nothing orders them.
     """
-    held = read_folder(folder, but_not=prefix)
     lineage = _lineage(held, run)
     if lineage is None:
-        return Earlier()
+        return NOTHING_EARLIER
     claims = Claims.of(rank, base, lineage)
     claimed = [one for one in held if claims.has(one)]
     saved = [one for one in claimed if one.manifest is not None and one.is_there]
@@ -218,16 +203,15 @@ def find_earlier(folder: str, base: str, prefix: str, run: RunRecord, rank: int 
     return Earlier(ordered, others, halves, claims.runs)
 
 
-def find_newer(folder: str, base: str, prefix: str, run: RunRecord, begun: Step) -> list[HeldSlice]:
+def newer_of(held: Sequence[HeldSlice], base: str, run: RunRecord, begun: Step) -> list[HeldSlice]:
     """Return the experiment's slices in place that are newer than the beginning of a run, and of none it goes on from.
 
     Those of other experiments are none of them, whatever their names.
     """
-    held = read_folder(folder, but_not=prefix)
     lineage = _lineage(held, run)
     return [
         one
-        for one in Held(held, base).own
+        for one in Held(tuple(held), base).own
         if one.step > begun
         and not one.aside
         and one.is_there
