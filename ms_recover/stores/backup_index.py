@@ -82,7 +82,7 @@ def decode_index(data: bytes, where: str) -> BackupIndex:
         When it is malformed, or names a path that is none below a root.
     """
     try:
-        fields = json.loads(data)
+        fields = json.loads(data.decode("utf-8", "surrogateescape"))  # as it is written: names need not be text
         if fields["version"] != BACKUP_VERSION:
             raise ValueError(f"version {fields['version']!r} is not {BACKUP_VERSION}")
         files = tuple(_file(one) for one in fields["files"])

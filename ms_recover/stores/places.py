@@ -62,7 +62,7 @@ def shared_targets(places: Places, copies: Iterable[tuple[str, str]]) -> frozens
 
     It is tried with an unnamed file, which is gone at once. One copy on a file system stands for all from there.
     """
-    known: dict[tuple[int, int], bool] = {}
+    known: dict[int, bool] = {}
     shared = set()
     for source, target in copies:
         folder = places.folders[os.path.dirname(target)]
@@ -73,10 +73,9 @@ def shared_targets(places: Places, copies: Iterable[tuple[str, str]]) -> frozens
             continue
         if device != folder.disk:
             continue
-        key = (device, folder.disk)
-        if key not in known:
-            known[key] = _is_shared(full, folder.base)
-        if known[key]:
+        if device not in known:
+            known[device] = _is_shared(full, folder.base)
+        if known[device]:
             shared.add(target)
     return frozenset(shared)
 

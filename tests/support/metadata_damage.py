@@ -47,10 +47,25 @@ def _name_all(new: str) -> Change:
     return change
 
 
+def _rename_parameter(new: str) -> Change:
+    def change(value: dict[str, Any]) -> None:
+        value["state_dict_metadata"][new] = value["state_dict_metadata"].pop(NAME)
+
+    return change
+
+
+def _count_more(value: dict[str, Any]) -> None:
+    for items in value["storage_data"].values():
+        for item in items:
+            item["file_name"] = item["file_name"].replace("-0000008.", "-0000016.")
+
+
 CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "no state": (lambda v: v.pop("state_dict_metadata"), "no state_dict_metadata"),
     "no storage": (lambda v: v.pop("storage_data"), "no storage_data"),
     "empty": (lambda v: (v["state_dict_metadata"].clear(), v["storage_data"].clear()), "names no parameter"),
+    "parameter without a name": (_rename_parameter(""), "no name of a parameter"),
+    "parameter with a name that is too long": (_rename_parameter("w" * 4097), "no name of a parameter"),
     "entry is a list": (lambda v: v["state_dict_metadata"].update({NAME: []}), "no object"),
     "no layout": (lambda v: entry(v).pop("layout"), "no layout"),
     "layout null": (lambda v: entry(v).update(layout=None), "have no layout"),
@@ -110,12 +125,15 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "file of another grammar": (_name_all("model-0-8.safetensors"), "no file of an iteration"),
     "file of another prefix": (_name_all("x-model-0000000-0000008.safetensors"), "prefixes"),
     "file of another count": (_name_all("llama_tiny-model-0000000-0000016.safetensors"), "count 8 and 16"),
+    "files of more ranks": (_count_more, "count 16 ranks, and it names 8"),
     "file of another index": (_name_all("llama_tiny-model-0000007-0000008.safetensors"), "rank"),
     "file of another kind": (_name_all("llama_tiny-opt-0000000-0000008.safetensors"), "model file and in an opt file"),
     "two ranks for a file": (lambda v: shard(v)[0].update(storage_rank=2), "twice"),
     "rank outside its group": (lambda v: shard(v)[0].update(storage_rank=1), "not in its rank_group"),
     "rank no number": (lambda v: shard(v)[0].update(storage_rank="0"), "no rank"),
     "rank absurd": (lambda v: shard(v)[0].update(storage_rank=1 << 62), "impossible"),
+    "rank behind the last": (lambda v: shard(v)[0].update(storage_rank=1 << 24), "impossible"),
+    "group behind the last": (lambda v: [item.update(rank_group=[0, 2, 1 << 24]) for item in shard(v)], "impossible"),
     "group empty": (lambda v: shard(v)[0].update(rank_group=[]), "empty"),
     "group not ascending": (lambda v: [item.update(rank_group=[2, 0]) for item in shard(v)], "ascending"),
     "group of other ranks": (lambda v: [item.update(rank_group=[0, 2, 3]) for item in shard(v)], "contradicts layout"),

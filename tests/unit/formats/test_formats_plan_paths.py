@@ -270,3 +270,14 @@ def test_a_tree_may_be_the_directory_of_one_iteration(root):
     assert list(name_problems(plan)) == []
     elsewhere = replace(plan, root="/tree/run")
     assert [problem for _, _, problem in name_problems(elsewhere)] == 3 * ["is not in the directory of iteration 8"]
+
+
+def test_a_slice_that_many_ranks_read_is_named_once_and_a_long_path_in_part():
+    path = f"{'x' * 600}/test-1_8.ckpt"
+    wrong = Replica(2, path, STATE)
+    plan = replace(PLAN, actions=tuple(replace(copy(rank, [3]), replica=wrong) for rank in (0, 1)))
+    assert [found[1:] for found in name_problems(plan)] == [(path, "does not name rank 2")]
+    with pytest.raises(FormatError) as refused:
+        check_names(plan)
+    assert f"{'x' * 500}..." in str(refused.value)
+    assert "x" * 501 not in str(refused.value)

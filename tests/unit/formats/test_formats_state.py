@@ -130,3 +130,29 @@ def test_a_changed_byte_never_raises_anything_else() -> None:
         changed[place] ^= 0x15
         with contextlib.suppress(FormatError):
             decode_state(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        ({1, 2, "x"}, {"x", 2, 1}),
+        ([[1], {"a": {3, 4}}], [[1], {"a": {4, 3}}]),
+        (TENSOR, StateTensor("tensor", "BFloat16", (2, 1), b"\x01\x02\x03\x04")),
+    ],
+)
+def test_equal_values_have_one_fingerprint(equal: tuple[Any, Any]) -> None:
+    first, second = (state.fingerprint(value) for value in equal)
+    assert first == second
+    assert len(first) == 16
+
+
+def test_different_values_have_different_fingerprints() -> None:
+    values: list[Any] = [
+        *(None, False, 0, "", b"", [], (), {}, set(), 0.0, -0.0, float("nan"), "0", "None", "\ud800"),
+        *([1, 2], [2, 1], (1, 2), {1, 2}, {1: 2}, {2: 1}, {"1": 2}, [[1], 2], [[2], 1], ([1], 2), [1, [2]]),
+        *({"a": {"b": 1}}, {"a": {"b": 2}}, {"a": ["b", 1]}, [{"a": 1}], [{"a": 2}], ["{'a': 1}"], {"x"}, {"y"}),
+        *(TENSOR, ARRAY, SCALAR, StateTensor("array", "UInt32", (2,), b"\1" + bytes(7))),
+        *(StateTensor("array", "UInt32", (2, 1), bytes(8)), StateTensor("array", "Int32", (2,), bytes(8))),
+    ]
+    assert len({state.fingerprint(value) for value in values}) == len(values)

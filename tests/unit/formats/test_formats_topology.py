@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError, FormatError, InputError, UsageError
 from ms_recover.formats.topology.nodelist import decode_nodelist, decode_tasks, nodes_with_tasks
+from ms_recover.formats.topology.placing import MOST_RANKS
 from ms_recover.formats.topology.rank_table import decode_rank_table, encode_rank_table, rewrite_rank_table
 from ms_recover.formats.topology.scheduler_log import decode_scheduler_log
 from ms_recover.formats.topology.topology_file import decode_topology, place_by, with_domains
@@ -188,6 +189,7 @@ def test_a_rank_table_that_is_written():
         (table(("node_0", []), server_list=[]), 1, ["server_count is 1, and 0 servers"]),
         (table(server_list=[]), 1, ["no rank is placed"]),
         (table(("node_0", [0, 1]), ("node_1", [2, 3]), super_pod_list=PODS[:1]), 20, ["node_1 is in no super pod"]),
+        (table(("node_0", [0, 1]), super_pod_list=PODS), None, ["super pod 1 has server node_1, which is not in"]),
         (
             table(("node_0", [0, 1]), ("node_1", [2, 3]), super_pod_list=[*PODS, PODS[0] | {"super_pod_id": "1"}]),
             None,
@@ -400,6 +402,8 @@ def test_racks_for_hosts_of_another_source():
         ("hosts: {a: {slots: 0-7}}", 1, ["slots must be a number"]),
         ("[" * 3000, 1, ["nest"]),
         ("hosts: \x00", 1, ["no YAML"]),
+        (f"hosts: {{a: {{ranks: {MOST_RANKS}}}}}", 1, ["neither a rank nor a range"]),
+        (f"hosts: {{a: {{ranks: {MOST_RANKS - 1}}}}}", 1, ["but there are 4 ranks"]),
         ("levels: host\nhosts: {a: {}}", 1, ["levels: a list was expected"]),
         ("levels: [host, rack, rack]\nhosts: {a: {rack: 1}}", 1, ["cannot be a level"]),
         ("hosts:\n  a:\n\n    ranks: 0\n  b:\n    ranks: x\n", 6, ["'x' is neither a rank nor a range"]),

@@ -127,3 +127,20 @@ def test_on_nfs_too_only_temporary_files_without_a_writer_are_removed(tmp_path, 
         assert path.exists()
     remove_unlocked(str(path))
     assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_file_that_root_writes_belongs_to_whom_it_should(tmp_path):
+    like = tmp_path / "like"
+    like.touch()
+    os.chown(like, 1234, 1235)
+    write_small(tmp_path / "small", b"x", owner_of=str(like))
+    write_small(tmp_path / "own", b"x")
+    os.chown(tmp_path, 1236, 1237)
+    for name, owner in (("given", (1238, 1239)), ("of_its_folder", None)):
+        with AtomicFile(str(tmp_path / name)) as file:
+            file.settle(FileForm(0o640, 7, owner))
+            file.commit()
+    owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
+    like, own = (1234, 1235), (0, 0)
+    assert owners == {"like": like, "small": like, "own": own, "given": (1238, 1239), "of_its_folder": (1236, 1237)}

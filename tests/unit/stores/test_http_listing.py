@@ -1,5 +1,6 @@
 """Listings as web servers write them, and pages that are none."""
 
+import json
 import tracemalloc
 from html.parser import HTMLParser
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.stores.http_listing import MOST_HTML, parse_listing
+from ms_recover.stores.store import FileInfo
 
 NGINX = b"""<html>\r
 <head><title>Index of /run7/</title></head>\r
@@ -64,11 +66,21 @@ def test_json_of_nginx():
         '"size":1, "mtime_ns":1.5',
         '"size":"1", "mtime_ns":1',
         '"mtime_ns":1',
+        f'"size":{1 << 63}, "mtime_ns":1',
+        f'"size":1, "mtime_ns":{1 << 63}',
+        f'"size":1, "mtime_ns":{-1 << 63}',
     ],
 )
 def test_a_state_that_is_not_exact_is_asked_for(row):
     [found] = parse_listing(f'[{{"name":"f", "type":"file", {row}}}]'.encode(), JSON)
     assert (found.name, found.kind, found.info) == ("f", "file", None)
+
+
+@pytest.mark.parametrize(("size", "mtime_ns"), [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (5, 1 - (1 << 63))])
+def test_a_state_that_is_exact_is_taken(size, mtime_ns):
+    row = {"name": "f", "type": "file", "size": size, "mtime_ns": mtime_ns, "etag": '"t"', "digest": "\ud800"}
+    [found] = parse_listing(json.dumps([row]).encode(), JSON)
+    assert found.info == FileInfo(size=size, mtime_ns=mtime_ns, version='"t"', digest=None)
 
 
 @pytest.mark.parametrize(

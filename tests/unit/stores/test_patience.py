@@ -1,7 +1,9 @@
 import pytest
 
 from ms_recover.errors import StorageError, UsageError
-from ms_recover.stores.patience import Limits, Pace
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.patience import BreakError, Limits, Pace, Patience
+from ms_recover.stores.store import never
 
 
 class Clock:
@@ -82,3 +84,29 @@ def test_limits_are_those_given_and_for_the_rest_those_of_the_environment():
     ):
         with pytest.raises(UsageError, match=f"{variable} is '{text}'"):
             Limits.from_environment(environment={variable: text})
+
+
+def test_the_fifth_break_in_a_row_is_the_last():
+    one = Patience("http://host", 10)
+    for _ in range(2):
+        for _ in range(4):
+            one.broke(BreakError("off", pause=0), never)
+        one.progress()
+    for _ in range(4):
+        one.broke(BreakError("off", pause=0), never)
+    with pytest.raises(StorageError, match=r"http://host cannot be reached, or is gone \(off\)"):
+        one.broke(BreakError("off", pause=0), never)
+
+
+def test_where_nobody_was_met_the_time_limit_counts():
+    one = Patience("http://host", 0.15)
+    with pytest.raises(StorageError, match="refused"):
+        one.broke(BreakError("refused", met=False, pause=0), never)
+    patient = Patience("http://host", 1000)
+    for _ in range(20):
+        patient.broke(BreakError("refused", met=False, pause=0), never)
+
+
+def test_a_pause_ends_when_somebody_wants_it_to():
+    with pytest.raises(StoppedError):
+        Patience("http://host", 1000).broke(BreakError("busy", pause=900), lambda: True)

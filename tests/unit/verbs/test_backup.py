@@ -99,6 +99,17 @@ def test_a_second_run_sends_nothing(tree, url):
     assert files(url) == before
 
 
+def test_a_tree_whose_name_is_no_text_is_a_backup_like_any_other(tmp_path):
+    root = tmp_path / "tr\udcffee"
+    make_tree(root, data_parallel=2, model_parallel=2, parameters={"w": 3000})
+    url = str(tmp_path / "copy")
+    first = copy(root, url)
+    assert read_index(url).root == str(root)
+    assert copy(root, url).uploaded == 0
+    assert {rank.verdict for rank in api.plan(api.scan(url)).ranks} == {"keep"}
+    assert first.files == 4 * 3
+
+
 def test_the_path_of_an_index_is_a_root(tree, url):
     first = copy(tree, url).index
     shutil.rmtree(tree)
