@@ -12,7 +12,6 @@ import mindspore.dataset as ds
 from mindspore.train import Callback
 
 from ms_recover.model.texts import list_some
-from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
 from ms_recover.training.dataset_draws import note_early_draws
 from ms_recover.training.deciding.job import TrainingJob
@@ -26,9 +25,9 @@ from ms_recover.training.generators import (
     generator_states,
     restore_generators,
 )
-from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
 from ms_recover.training.loss_monitor import continue_loss_monitors
+from ms_recover.training.mindspore_inside import around_first, calling_manager, without_gradient
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
 from ms_recover.training.resharding import Resharded

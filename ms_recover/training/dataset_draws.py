@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ms_recover.training.callback_order import around_first
 from ms_recover.training.generators import changed_generators, generator_states
+from ms_recover.training.mindspore_inside import around_first
 
 _EARLY = "ms_recover_early_draws"
 """Name, in the context of a training, of the states before the batch that `Continuation` has drawn to prove it."""

@@ -31,10 +31,6 @@ class LastBatch(Callback):  # type: ignore[misc]
         self._step = -1
         self._record: list[Any] = []
 
-    def act_first(self, manager: Any) -> None:
-        """Take the first place among the callbacks, so that the batch is as the dataset gave it."""
-        manager._callbacks = [self, *manager._callbacks]
-
     def on_train_step_begin(self, run_context: Any) -> None:
         """Digest the batch."""
         params = run_context.original_args()

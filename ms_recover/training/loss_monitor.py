@@ -7,6 +7,8 @@ from typing import Any
 
 from mindspore.train import LossMonitor
 
+from ms_recover.training.mindspore_inside import print_interval, printed_last
+
 
 def continue_loss_monitors(callbacks: Iterable[Any], done: int, stride: int) -> None:
     """Have LossMonitors count from the step that they would have printed last in an uninterrupted training.
@@ -15,9 +17,9 @@ def continue_loss_monitors(callbacks: Iterable[Any], done: int, stride: int) -> 
     `stride`-th: of sinks the last step.
     """
     for one in callbacks:
-        every = getattr(one, "_per_print_times", 0)
+        every = print_interval(one)
         if isinstance(one, LossMonitor) and every > 0:
-            one._last_print_time = last_printed(done, every, stride)
+            printed_last(one, last_printed(done, every, stride))
 
 
 def last_printed(done: int, every: int, stride: int) -> int:

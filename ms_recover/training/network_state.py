@@ -11,13 +11,12 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training import attributes, trainable
 from ms_recover.training.buffers import digests_of, persistent_buffers, savable
-from ms_recover.training.callback_order import calling_model
 from ms_recover.training.cell_settings import settings_of_cells
 from ms_recover.training.constants import Kept, is_as_before
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
-from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import current_settings
+from ms_recover.training.mindspore_inside import amp_level_of, calling_model, without_gradient
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import memory_places
@@ -62,7 +61,7 @@ class NetworkState:
                 self._named |= flags.keys()
                 _log.warning("%s", trainable.frozen_text(flags))
         if self._settings is None:
-            self._settings = current_settings(network, getattr(calling_model(), "_amp_level", None))
+            self._settings = current_settings(network, amp_level_of(calling_model()))
             self._settings |= settings_of_cells(network, attributes.places_of(values))
         return {
             "buffers": savable(buffers),

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from ms_recover.model.texts import list_some
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.mindspore_inside import parameters_of_cell
 from ms_recover.training.proof import resume_line
 
 _log = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ _begun: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 def note_begin(cells: Cells) -> None:
     """Note which parameters are trained, unless that was noted before in this process."""
     for _, cell in cells:
-        if cell._params and cell not in _begun:
-            _begun[cell] = {key: bool(one.requires_grad) for key, one in cell._params.items() if one is not None}
+        own = parameters_of_cell(cell)
+        if own and cell not in _begun:
+            _begun[cell] = {key: bool(one.requires_grad) for key, one in own.items() if one is not None}
 
 
 def changed_flags(cells: Cells) -> dict[str, bool]:
@@ -32,9 +34,10 @@ def changed_flags(cells: Cells) -> dict[str, bool]:
     note_begin(cells)
     changed: dict[str, bool] = {}
     for _, cell in cells:
-        before = _begun.get(cell, {}) if cell._params else {}
+        own = parameters_of_cell(cell)
+        before = _begun.get(cell, {}) if own else {}
         for key, flag in before.items():
-            one = cell._params.get(key)
+            one = own.get(key)
             if one is not None and (now := bool(one.requires_grad)) != flag:
                 changed[one.name] = now
     return changed
@@ -50,7 +53,7 @@ def restore_flags(cells: Cells, saved: Mapping[str, bool], own: OwnSlice, *, gra
             _log.warning("%s: %s", own, frozen_text(saved))
             resume_line().doubt(f"requires_grad of {list_some(sorted(saved), _MOST_NAMED)} is not restored", "weights")
         return
-    parameters = [one for _, cell in cells for one in cell._params.values() if one is not None]
+    parameters = [one for _, cell in cells for one in parameters_of_cell(cell).values() if one is not None]
     for parameter in parameters:
         if parameter.name in saved:
             parameter.requires_grad = saved[parameter.name]
