@@ -22,6 +22,7 @@ from ms_recover.training.cell_values import Cells
 from ms_recover.training.cells import rounding_optimizers
 from ms_recover.training.generators import GENERATORS, changed_generators, generator_states, random_operators
 from ms_recover.training.in_process import of_process
+from ms_recover.training.mindspore_inside import parameters_of_cell
 from ms_recover.training.run_state import named
 from ms_recover.training.sample_order import code_names
 
@@ -108,7 +109,7 @@ def begin_anew(
     marks, generators = _marks(network, cells, states), generator_states()
     owned = None if owner is None else ref(owner)
     if first is None:
-        of_network = WeakSet(cell for _, cell in cells if cell._params)
+        of_network = WeakSet(cell for _, cell in cells if parameters_of_cell(cell))
         first = of_process(_Begins).of[key] = _Begin(owned, of_network, marks, generators)
         return Anew(first, experiments, None)
     first.owner = owned

@@ -26,6 +26,7 @@ from ms_recover.stores.digest import digest_of
 from ms_recover.training.cell_values import Cells, FirstSeen, Key, Leaf, leaves
 from ms_recover.training.constants import Kept, keep
 from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.mindspore_inside import buffers_of_cell
 from ms_recover.training.proof import resume_line
 from ms_recover.training.snapshot import values_of
 from ms_recover.training.state_values import from_state, to_state
@@ -214,7 +215,9 @@ def _restore(cell: Any, one: Mapping[str, Any]) -> list[Kept]:
     for step, name in path:
         owner = owner[name] if step == "item" else getattr(owner, name)
     value, kind = one["value"], one["kind"]
-    there: Any = cell._buffers[key] if how == "buffer" else owner[key] if how == "item" else getattr(owner, key, None)
+    there: Any = (
+        buffers_of_cell(cell)[key] if how == "buffer" else owner[key] if how == "item" else getattr(owner, key, None)
+    )
     if kind in ("parameter", "tensor") and not one["moved"] and _fits(there, value):
         before = [keep(there)] if kind == "tensor" else []
         there.copy_(value)

@@ -19,7 +19,12 @@ from ms_recover.stores.digest import digest_of
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.constants import Kept, keep
 from ms_recover.training.deciding.own_slice import OwnSlice
-from ms_recover.training.gradients import without_gradient
+from ms_recover.training.mindspore_inside import (
+    buffers_of_cell,
+    parameters_of_cell,
+    transient_buffers,
+    without_gradient,
+)
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import values_of
@@ -41,8 +46,8 @@ def persistent_buffers(network: Any, cells: Cells | None = None) -> dict[str, An
     paths = {
         _path(path, name): tensor
         for path, cell in cells
-        for name, tensor in (getattr(cell, "_buffers", None) or {}).items()
-        if tensor is not None and name not in cell._non_persistent_buffers_set
+        for name, tensor in buffers_of_cell(cell).items()
+        if tensor is not None and name not in transient_buffers(cell)
     }
     if not paths:
         return {}
@@ -55,7 +60,7 @@ def persistent_buffers(network: Any, cells: Cells | None = None) -> dict[str, An
 def _wrappers(cells: Iterable[tuple[str, Any]]) -> Iterable[str]:
     """Yield what lies in front of the names of parameters in their paths."""
     for path, cell in cells:
-        for key, parameter in cell._params.items():
+        for key, parameter in parameters_of_cell(cell).items():
             whole = _path(path, key)
             if parameter is not None and whole.endswith(parameter.name):
                 yield whole.removesuffix(parameter.name)

@@ -20,6 +20,8 @@ import numpy as np
 from mindspore import Parameter, nn
 from mindspore.ops import Primitive
 
+from ms_recover.training.mindspore_inside import buffers_of_cell, parameters_of_cell, transient_buffers
+
 _DEPTH = 16
 """Steps from a cell to what is looked for."""
 _MOST_OBJECTS = 10_000
@@ -110,13 +112,13 @@ def leaves(cells: Cells, firsts: Mapping[Any, FirstSeen] = MappingProxyType({}))
 
     Of cells that are among `firsts`, attributes are left out that are seen at a glance to hold what they held.
     """
-    seen = {id(parameter) for _, cell in cells for parameter in cell._params.values()}
+    seen = {id(parameter) for _, cell in cells for parameter in parameters_of_cell(cell).values()}
     empty: set[type] = set()
     for path, cell in cells:
-        if cell._buffers:
-            for name in sorted(cell._non_persistent_buffers_set):
-                if cell._buffers.get(name) is not None:
-                    yield Leaf(path, (("buffer", name),), "tensor", cell._buffers[name])
+        if buffers := buffers_of_cell(cell):
+            for name in sorted(transient_buffers(cell)):
+                if buffers.get(name) is not None:
+                    yield Leaf(path, (("buffer", name),), "tensor", buffers[name])
         attributes, first = vars(cell), firsts.get(cell) or FirstSeen()
         for name in first.names_in(attributes):
             value = attributes[name]

@@ -11,25 +11,29 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer
-from mindspore.parallel._auto_parallel_context import auto_parallel_context
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.stores.atomic import write_small
+from ms_recover.training.mindspore_inside import (
+    STRATEGY,
+    TRAINABLE_ONLY,
+    have_compiles_pass,
+    strategy_of,
+    strategy_set,
+    wrapped_network,
+)
 
 VARIABLE = "GROUP_INFO_FILE"
-
-_OWN_STRATEGY = "_save_strategy_file_path"
-_OWN_CONFIG = (_OWN_STRATEGY, "_only_trainable_params")
-"""Of an AutoParallel, which sets the parallel context by itself where no ``Model`` does."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,7 @@ class CompiledFiles:
         self._training: tuple[weakref.ref[Any], ...] = ()
         self._by_cell: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
         os.environ[VARIABLE] = self._path
-        _Present.files = self
-        _wrap_executor()
+        have_compiles_pass(self)
 
     def belong_to(self, network: Any) -> None:
         """Have the files be those of this network, and no other's from now on.
@@ -87,7 +90,7 @@ class CompiledFiles:
             with _no_files(cell):
                 return compile_it()
         self._keep_from_cache()
-        strategy = getattr(cell, _OWN_STRATEGY, "") or auto_parallel_context().get_strategy_ckpt_save_file()
+        strategy = strategy_of(cell) or ms.get_auto_parallel_context("strategy_ckpt_save_file")
         compiled = compile_it()
         files = {}
         for path in filter(None, (self._path, strategy)):
@@ -120,10 +123,6 @@ class CompiledFiles:
             write_group_info(self._path, found.restore_ranks)
 
 
-class _Present:
-    files: CompiledFiles | None = None
-
-
 def optimizers_of(cell: Any) -> list[Any]:
     """Return the optimizers in a cell."""
     return [one for _, one in cell.cells_and_names() if isinstance(one, (nn.Optimizer, Optimizer))]
@@ -132,20 +131,14 @@ def optimizers_of(cell: Any) -> list[Any]:
 @contextmanager
 def _no_files(cell: Any) -> Iterator[None]:
     """Compile without writing a rank list or a strategy file."""
-    context = auto_parallel_context()
-    variable, strategy = os.environ.pop(VARIABLE), context.get_strategy_ckpt_save_file()
-    own = getattr(cell, _OWN_STRATEGY, "")
-    context.set_strategy_ckpt_save_file("")
-    context.set_group_ckpt_save_file("")  # MindSpore's own memory of the variable
-    if own:
-        setattr(cell, _OWN_STRATEGY, "")
+    variable, strategy = os.environ.pop(VARIABLE), ms.get_auto_parallel_context("strategy_ckpt_save_file")
+    ms.set_auto_parallel_context(strategy_ckpt_save_file="", group_ckpt_save_file="")  # the latter remembers VARIABLE
     try:
-        yield
+        with strategy_set(cell, **{STRATEGY: ""}):
+            yield
     finally:
         os.environ[VARIABLE] = variable
-        context.set_strategy_ckpt_save_file(strategy)
-        if own:
-            setattr(cell, _OWN_STRATEGY, own)
+        ms.set_auto_parallel_context(strategy_ckpt_save_file=strategy)
 
 
 @dataclass(frozen=True)
@@ -163,20 +156,20 @@ def captured_files(model: Any) -> Iterator[Callable[[], CapturedFiles]]:
 
     The strategy is written in any case, and names optimizer states. Yields a function that returns what was written.
     """
-    context = auto_parallel_context()
-    before, variable = context.get_strategy_ckpt_config(), os.environ.get(VARIABLE)
-    wrapped = getattr(model, "_network", None)
-    own = {name: getattr(wrapped, name) for name in _OWN_CONFIG if hasattr(wrapped, name)}
-    wanted = own.get(_OWN_STRATEGY) or before["save_file"]
-    with tempfile.TemporaryDirectory(prefix="ms_recover.") as folder:
+    before, variable = ms.get_auto_parallel_context("strategy_ckpt_config"), os.environ.get(VARIABLE)
+    network = wrapped_network(model)
+    wanted = strategy_of(network) or before["save_file"]
+    with ExitStack() as ends:
+        folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="ms_recover."))
         group_info, strategy = os.path.join(folder, "group_info.pb"), os.path.join(folder, "strategy.ckpt")
-        context.set_strategy_ckpt_config({"save_file": strategy, "only_trainable_params": False})
-        for name, value in zip(_OWN_CONFIG, (strategy, False), strict=True):
-            if name in own:
-                setattr(wrapped, name, value)
+        ends.callback(ms.set_auto_parallel_context, strategy_ckpt_config=before)
+        ms.set_auto_parallel_context(strategy_ckpt_config={"save_file": strategy, "only_trainable_params": False})
+        ends.enter_context(strategy_set(network, **{STRATEGY: strategy, TRAINABLE_ONLY: False}))
         if variable is not None:
+            ends.callback(ms.set_auto_parallel_context, group_ckpt_save_file="")
+            ends.callback(os.environ.__setitem__, VARIABLE, variable)
             os.environ[VARIABLE] = group_info
-            context.set_group_ckpt_save_file(group_info)
+            ms.set_auto_parallel_context(group_ckpt_save_file=group_info)
 
         def captured() -> CapturedFiles:
             files = {}
@@ -187,31 +180,4 @@ def captured_files(model: Any) -> Iterator[Callable[[], CapturedFiles]]:
             data = Path(strategy).read_bytes() if os.path.isfile(strategy) else None
             return CapturedFiles(data, files)
 
-        try:
-            yield captured
-        finally:
-            context.set_strategy_ckpt_config(before)
-            for name, value in own.items():
-                setattr(wrapped, name, value)
-            if variable is not None:
-                os.environ[VARIABLE] = variable
-                context.set_group_ckpt_save_file("")
-
-
-def _wrap_executor() -> None:
-    """Have all compiles of cells pass by here, once in a process."""
-    try:
-        from mindspore.graph.api import _cell_graph_executor as executor
-    except ImportError:  # before MindSpore 2.10
-        from mindspore.common.api import _cell_graph_executor as executor
-    if "compile" in vars(executor):
-        return
-    original = executor.compile
-
-    def compile_cell(cell: Any, *args: Any, **options: Any) -> Any:
-        files = _Present.files
-        if files is None:
-            return original(cell, *args, **options)
-        return files.compile(cell, lambda: original(cell, *args, **options))
-
-    executor.compile = compile_cell
+        yield captured

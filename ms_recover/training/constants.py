@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ms_recover.training.gradients import without_gradient
+from ms_recover.training.mindspore_inside import without_gradient
 from ms_recover.training.snapshot import values_of
 from ms_recover.training.state_values import from_state, to_state
 

@@ -12,7 +12,6 @@ import mindspore.dataset as ds
 from mindspore.train import Callback, LossMonitor
 
 from ms_recover.model.texts import list_some
-from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import differing_callbacks, restore_callbacks, settings_of_callbacks
 from ms_recover.training.dataset_reads import note_early_draws
 from ms_recover.training.deciding.job import TrainingJob
@@ -25,8 +24,14 @@ from ms_recover.training.generators import (
     generator_states,
     restore_generators,
 )
-from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import CALLBACKS
+from ms_recover.training.mindspore_inside import (
+    around_first,
+    calling_manager,
+    print_interval,
+    printed_last,
+    without_gradient,
+)
 from ms_recover.training.obtained import Obtained
 from ms_recover.training.proof import resume_line
 from ms_recover.training.proving import SampleProver
@@ -235,9 +240,9 @@ def continue_loss_monitors(callbacks: Iterable[Any], done: int, stride: int) -> 
     `stride`-th: of sinks the last step.
     """
     for one in callbacks:
-        every = getattr(one, "_per_print_times", 0)
+        every = print_interval(one)
         if isinstance(one, LossMonitor) and every > 0:
-            one._last_print_time = last_printed(done, every, stride)
+            printed_last(one, last_printed(done, every, stride))
 
 
 def last_printed(done: int, every: int, stride: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 from mindspore.train import Callback
 
 from ms_recover.training.batches import digest_batch, to_record
-from ms_recover.training.callback_order import around_first
 from ms_recover.training.generators import changed_generators, generator_states
+from ms_recover.training.mindspore_inside import around_first
 
 _EARLY = "ms_recover_early_draws"
 """Name, in the context of a training, of the states before the batch that `Continuation` has drawn to prove it."""
@@ -73,10 +73,6 @@ class LastBatch(Callback):  # type: ignore[misc]
         self._passed_over: int | None = getattr(dataset, "get_init_step", lambda: None)()
         self._step = -1
         self._record: list[Any] = []
-
-    def act_first(self, manager: Any) -> None:
-        """Take the first place among the callbacks, so that the batch is as the dataset gave it."""
-        manager._callbacks = [self, *manager._callbacks]
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Digest the batch."""

@@ -18,7 +18,7 @@ from ms_recover.stores.digest import digest_of
 from ms_recover.training.buffers import SavedBuffers, digests_of, persistent_buffers, saved_buffers
 from ms_recover.training.constants import Kept, compile_with
 from ms_recover.training.deciding.resume_text import Subject
-from ms_recover.training.gradients import without_gradient
+from ms_recover.training.mindspore_inside import without_gradient
 from ms_recover.training.network import load_into_network
 from ms_recover.training.network_state import is_graph, name_constants, restore
 from ms_recover.training.obtained import Obtained

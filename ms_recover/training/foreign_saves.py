@@ -25,6 +25,7 @@ from ms_recover.scanning.naming import read_file_name
 from ms_recover.training.deciding.experiment import experiment_of, given_prefix, with_experiment
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
+from ms_recover.training.mindspore_inside import config_of, listed_callbacks, saved_step_of
 from ms_recover.training.same_ranks import SameRanks
 
 _ASYNCHRONOUS = "asyn_save_ckpt"
@@ -33,13 +34,8 @@ _ASYNCHRONOUS = "asyn_save_ckpt"
 
 def checkpoint_callbacks(callbacks: Any) -> list[Any]:
     """Return the callbacks of a training that save slices for MindSpore or MindFormers."""
-    listed = callbacks if isinstance(callbacks, Iterable) else getattr(callbacks, "_callbacks", [callbacks])
+    listed = callbacks if isinstance(callbacks, Iterable) else listed_callbacks(callbacks)
     return [callback for callback in listed if isinstance(callback, ModelCheckpoint)]
-
-
-def directory_of(callback: Any) -> str:
-    """Return the directory of this rank that a callback saves to; empty where it is made for each save."""
-    return str(getattr(callback, "_directory", ""))
 
 
 def is_of_mindformers(callback: Any) -> bool:
@@ -85,14 +81,14 @@ class ForeignSaves:
     @property
     def is_asynchronous(self) -> bool:
         """Whether slices may still be written after a save is recorded."""
-        return bool(getattr(getattr(self._callback, "_config", None), "async_save", True))
+        return bool(getattr(config_of(self._callback), "async_save", True))
 
     @property
     def kept(self) -> int | None:
         """See `Save.kept`."""
         if not self._saves_iterations:
             return None
-        kept = getattr(getattr(self._callback, "_config", None), "keep_checkpoint_max", None)
+        kept = getattr(config_of(self._callback), "keep_checkpoint_max", None)
         return kept if isinstance(kept, int) else 1
 
     def take(self, same: Callable[[], SameRanks], trained: int) -> Save | None:
@@ -150,7 +146,7 @@ class ForeignSaves:
             paths.append(os.path.join(callback.trainable_directory, f"{prefix}-trainable_params{rest}"))
         elif getattr(callback, "save_network_params", False):
             paths.append(os.path.join(callback.network_directory, f"{prefix}-network{rest}"))
-        trained = getattr(callback, "_last_triggered_step", trained) + getattr(callback, "_append_step_num", 0)
+        trained = saved_step_of(callback, trained)
         given = given_prefix(callback)
         slices = []
         for one in paths:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from threading import Lock
 from typing import Any
 
@@ -19,8 +17,7 @@ import mindspore as ms
 import numpy as np
 
 from ms_recover.training.in_process import of_process
-
-_seeds: Any = import_module("mindspore.common.seed")  # a function has the same name there
+from ms_recover.training.mindspore_inside import compiled_functions, operator_counts, restore_operator_seeds
 
 GENERATORS = {
     "python": "Python's random",
@@ -53,18 +50,17 @@ def generator_states() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "mindspore": _default_generator(),
-        "operators": {"seed": ms.get_seed(), "counts": dict(_seeds._KERNEL_SEED), "compiled": has_compiled()},
+        "operators": {"seed": ms.get_seed(), "counts": operator_counts(), "compiled": has_compiled()},
     }
 
 
 def has_compiled() -> bool:
     """Whether ``@jit`` has compiled a function or a cell of the program's in this process.
 
-    MindSpore counts what it compiles by module and name (``graph/api.py``; before 2.9 ``common/api.py``): its own
-    optimizers too, and in graph mode whole cells by class, number and id.
+    MindSpore counts what it compiles by module and name: its own optimizers too, and in graph mode whole cells by
+    class, number and id.
     """
-    found = sys.modules.get("mindspore.graph.api") or sys.modules.get("mindspore.common.api")
-    names = map(str, getattr(found, "function_phases", ()))
+    names = compiled_functions()
     return any(not name.startswith("mindspore.") and _CELL.fullmatch(name) is None for name in names)
 
 
@@ -85,9 +81,7 @@ def restore_generators(states: Mapping[str, Any], names: Collection[str] = tuple
         with _one_at_a_time:
             ms.set_rng_state(ms.Tensor(found["mindspore"]))
     if "operators" in found:
-        _seeds._GLOBAL_SEED = found["operators"]["seed"]
-        _seeds._KERNEL_SEED.clear()
-        _seeds._KERNEL_SEED.update(found["operators"]["counts"])
+        restore_operator_seeds(found["operators"]["seed"], found["operators"]["counts"])
 
 
 def random_operators(network: Any, states: Mapping[str, Any]) -> list[str]:

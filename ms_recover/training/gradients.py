@@ -8,27 +8,18 @@ recording; MindSpore calls it where it fails to compile.
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
 
-try:
-    from mindspore.graph.api import _no_grad, _pynative_executor
-except ImportError:  # before 2.8
-    from mindspore.common.api import _no_grad, _pynative_executor
+from ms_recover.training.mindspore_inside import clear_recording, is_recording
 
 _log = logging.getLogger(__name__)
 
 
 def end_recording() -> None:
     """End the recording of a gradient that an error has left open; nothing is recorded where a training begins."""
-    if _pynative_executor.grad_flag():
+    if is_recording():
         try:
-            _pynative_executor.clear_res()
+            clear_recording()
         except Exception as error:  # of an operator that failed then, which MindSpore raises only now
             _log.info("an operator of the network had failed: %s", str(error).partition("\n")[0])
-            _pynative_executor.clear_res()
+            clear_recording()
         _log.info("MindSpore was left recording a gradient, by an error that came out of a network: it is ended")
-
-
-def without_gradient() -> AbstractContextManager[None]:
-    """Return a context in which trained parameters may be written."""
-    return _no_grad()  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.training.cells import OPTIMIZERS, as_cell
 from ms_recover.training.deciding.own_slice import OwnSlice
+from ms_recover.training.mindspore_inside import amp_level_of, loss_of
 from ms_recover.training.proof import resume_line
 from ms_recover.training.weight_updates import scalers_of
 
@@ -84,7 +85,7 @@ def settings_of(network: Any, amp_level: str | None = None) -> Settings:
 
 def settings_of_program(program: Any) -> Settings:
     """Return what a program has set, a ``Model`` or a cell."""
-    return settings_of(getattr(program, "train_network", program), getattr(program, "_amp_level", None))
+    return settings_of(getattr(program, "train_network", program), amp_level_of(program))
 
 
 def current_settings(network: Any, amp_level: str | None = None) -> dict[str, str]:
@@ -230,7 +231,7 @@ def _held(optimizer: Any, names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 def _losses_of(cell: Any) -> list[str]:
     if isinstance(cell, nn.WithLossCell):
-        loss = vars(cell).get("_loss_fn") or cell._cells.get("_loss_fn")
+        loss = loss_of(cell)
         return [getattr(loss, "__qualname__", type(loss).__qualname__)]
     return [type(cell).__qualname__] if isinstance(cell, nn.LossBase) else []
 

@@ -10,7 +10,6 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore.experimental import MapParameter
-from mindspore.parallel._utils import _clear_auto_parallel_context, _init_auto_parallel_context
 from mindspore.parallel.auto_parallel import AutoParallel
 
 from ms_recover.errors import InputError, MsRecoverError, StorageError, VerificationError
@@ -26,7 +25,12 @@ from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.deciding.own_slice import OwnSlice, digests_by_name
 from ms_recover.training.deciding.resume_text import VALUES
 from ms_recover.training.generators import generator_states, restore_generators
-from ms_recover.training.gradients import without_gradient
+from ms_recover.training.mindspore_inside import (
+    broadcasts_parameters,
+    parallel_context_of,
+    without_gradient,
+    wrapped_network,
+)
 from ms_recover.training.proof import resume_line
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
 from ms_recover.training.this_process import device_target
@@ -71,24 +75,22 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
     if sink and device_target() == "Ascend":
         model.build(train_dataset=dataset, epoch=epochs, sink_size=sink_size)
     elif ms.get_context("mode") == ms.GRAPH_MODE and _is_cut_by_compiler(model):
-        before, wrapped = generator_states(), getattr(model, "_network", None)
-        _init_auto_parallel_context(wrapped)
+        before = generator_states()
         try:
-            columns = zip(dataset.output_shapes(), dataset.output_types(), strict=True)
-            batch = [ms.Tensor(np.zeros(shape, dtype)) for shape, dtype in columns]
-            network = model.train_network
-            network.set_train(True)
-            network.phase = "train"
-            network.compile(*batch)
+            with parallel_context_of(wrapped_network(model)):
+                columns = zip(dataset.output_shapes(), dataset.output_types(), strict=True)
+                batch = [ms.Tensor(np.zeros(shape, dtype)) for shape, dtype in columns]
+                network = model.train_network
+                network.set_train(True)
+                network.phase = "train"
+                network.compile(*batch)
         finally:
-            _clear_auto_parallel_context(wrapped)
             restore_generators(before, ("python", "numpy"))
 
 
 def _is_cut_by_compiler(model: Any) -> bool:
     """Whether the parameters change when the network is compiled; they may also be broadcast from another rank."""
-    wrapped = isinstance(getattr(model, "_network", None), AutoParallel)
-    return wrapped or _is_auto_parallel() or bool(getattr(model, "_parameter_broadcast", False))
+    return isinstance(wrapped_network(model), AutoParallel) or _is_auto_parallel() or broadcasts_parameters(model)
 
 
 def _is_auto_parallel() -> bool:

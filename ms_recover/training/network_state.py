@@ -13,14 +13,13 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training import attributes
 from ms_recover.training.buffers import digests_of, persistent_buffers, savable
-from ms_recover.training.callback_order import calling_model
 from ms_recover.training.cell_settings import settings_of_cells
 from ms_recover.training.cell_values import Cells
 from ms_recover.training.constants import Kept, is_as_before
 from ms_recover.training.deciding.job import TrainingJob
 from ms_recover.training.deciding.own_slice import OwnSlice
-from ms_recover.training.gradients import without_gradient
 from ms_recover.training.hyperparameters import current_settings
+from ms_recover.training.mindspore_inside import amp_level_of, calling_model, parameters_of_cell, without_gradient
 from ms_recover.training.proof import resume_line
 from ms_recover.training.run_state import RunState
 from ms_recover.training.snapshot import memory_places
@@ -68,7 +67,7 @@ class NetworkState:
                 self._named |= flags.keys()
                 _log.warning("%s", frozen_text(flags))
         if self._settings is None:
-            self._settings = current_settings(network, getattr(calling_model(), "_amp_level", None))
+            self._settings = current_settings(network, amp_level_of(calling_model()))
             self._settings |= settings_of_cells(network, attributes.places_of(values))
         return {
             "buffers": savable(buffers),
@@ -135,8 +134,9 @@ def name_constants(begun: list[Kept], state: RunState | None, own: OwnSlice) -> 
 def note_flags(cells: Cells) -> None:
     """Note which parameters are trained, unless that was noted before in this process."""
     for _, cell in cells:
-        if cell._params and cell not in _flags_begun:
-            _flags_begun[cell] = {key: bool(one.requires_grad) for key, one in cell._params.items() if one is not None}
+        own = parameters_of_cell(cell)
+        if own and cell not in _flags_begun:
+            _flags_begun[cell] = {key: bool(one.requires_grad) for key, one in own.items() if one is not None}
 
 
 def changed_flags(cells: Cells) -> dict[str, bool]:
@@ -144,9 +144,10 @@ def changed_flags(cells: Cells) -> dict[str, bool]:
     note_flags(cells)
     changed: dict[str, bool] = {}
     for _, cell in cells:
-        before = _flags_begun.get(cell, {}) if cell._params else {}
+        own = parameters_of_cell(cell)
+        before = _flags_begun.get(cell, {}) if own else {}
         for key, flag in before.items():
-            one = cell._params.get(key)
+            one = own.get(key)
             if one is not None and (now := bool(one.requires_grad)) != flag:
                 changed[one.name] = now
     return changed
@@ -162,7 +163,7 @@ def restore_flags(cells: Cells, saved: Mapping[str, bool], own: OwnSlice, *, gra
             _log.warning("%s: %s", own, frozen_text(saved))
             resume_line().doubt(f"requires_grad of {list_some(sorted(saved), _MOST_NAMED)} is not restored", "weights")
         return
-    parameters = [one for _, cell in cells for one in cell._params.values() if one is not None]
+    parameters = [one for _, cell in cells for one in parameters_of_cell(cell).values() if one is not None]
     for parameter in parameters:
         if parameter.name in saved:
             parameter.requires_grad = saved[parameter.name]

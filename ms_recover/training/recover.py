@@ -31,6 +31,7 @@ from ms_recover.training.foreign_saves import given_experiments
 from ms_recover.training.found_slice import find_any
 from ms_recover.training.held_directories import Held
 from ms_recover.training.in_process import of_process
+from ms_recover.training.mindspore_inside import has_metrics, init_step_of
 from ms_recover.training.network import compile_network
 from ms_recover.training.obtained import Obtained, load_found
 from ms_recover.training.proof import forget_line, say_line
@@ -153,7 +154,7 @@ def _checked_validation(given: Any) -> int | list[int]:
         check_type("valid_sink_mode", given.valid_sink_mode, bool, "True, False or None")
     if given.valid_dataset is not None:
         check_type("valid_dataset", given.valid_dataset, Dataset, "a mindspore.dataset.Dataset")
-        if not getattr(given.model, "_metric_fns", True):
+        if not has_metrics(given.model):
             raise UsageError("valid_dataset: the model has no metrics; make it with Model(..., metrics={...})")
     frequency = given.valid_frequency
     if isinstance(frequency, Iterable) and not isinstance(frequency, str):
@@ -480,7 +481,7 @@ def _savers_of(callbacks: Iterable[Any]) -> list[Any]:
 @contextmanager
 def _position_kept(dataset: Any) -> Iterator[None]:
     """Give the dataset its first step back at the end, also where training failed."""
-    before = getattr(dataset, "_global_step", 0)
+    before = init_step_of(dataset)
     try:
         yield
     finally:

@@ -58,13 +58,14 @@ def compiled_ranks(network: Any, rank: int, world_size: int) -> SameRanks | None
         if not layouts or world_size == 1:
             return None
         import mindspore as ms
-        from mindspore.train._utils import get_parameter_redundancy
+
+        from ms_recover.training.mindspore_inside import ranks_alike
 
         stages = max(1, int(ms.get_auto_parallel_context("pipeline_stages") or 1))
         first = rank // (world_size // stages) * (world_size // stages)
         kinds = {name: repr((layout[:2], layout[5:6])) for name, layout in layouts.items()}
         examples = {kind: name for name, kind in kinds.items()}
-        held = get_parameter_redundancy({name: layouts[name] for name in examples.values()}, first)
+        held = ranks_alike({name: layouts[name] for name in examples.values()}, first)
         own = {
             kind: frozenset(next(tuple(ranks) for ranks in held[name] if rank in ranks))
             for kind, name in examples.items()

@@ -1,4 +1,4 @@
-"""Where slices are looked for, and how they are chosen: the arguments of `resume` and `recover_train`, checked."""
+"""Where slices are looked for, and how they are chosen, as that becomes known on the way to the slice of a resume."""
 
 from __future__ import annotations
 

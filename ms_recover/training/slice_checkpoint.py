@@ -13,7 +13,6 @@ from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.anew import Anew
-from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states, settings_of_callbacks
 from ms_recover.training.dataset_reads import DatasetDraws, LastBatch
 from ms_recover.training.deciding.position import Feed
@@ -22,6 +21,7 @@ from ms_recover.training.deciding.stall import Stall
 from ms_recover.training.first_step import Settling, settling_of
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.hyperparameters import CALLBACKS
+from ms_recover.training.mindspore_inside import act_first, act_last, around_first, calling_manager, listed_callbacks
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.rank_facts import RankFacts, gather_facts
 from ms_recover.training.run_state import PendingState, pending_state
@@ -217,15 +217,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._scales = LossScales(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
-        self._callbacks = list(getattr(params, "list_callback", ()) if manager is None else manager._callbacks)
+        self._callbacks = list(getattr(params, "list_callback", ()) if manager is None else listed_callbacks(manager))
         self._settling = settling_of(self._callbacks)
         if manager is None:
             if self._callbacks and self._callbacks[-1] is not self:
                 _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
             return
         act_last(manager, SliceCheckpoint)
-        self._batch.act_first(manager)
-        self._callbacks = manager._callbacks
+        act_first(manager, self._batch)  # so that the batch is as the dataset gave it
+        self._callbacks = listed_callbacks(manager)
         self._draws.watch(manager)
         around_first(manager, "on_train_epoch_begin", self._begin_epoch)
 

@@ -26,7 +26,6 @@ from ms_recover.training.deciding.rotation import NO_STEP
 from ms_recover.training.foreign_saves import (
     ForeignSaves,
     checkpoint_callbacks,
-    directory_of,
     is_of_mindformers,
     is_saving,
 )
@@ -34,6 +33,7 @@ from ms_recover.training.host import this_host
 from ms_recover.training.in_process import of_process
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
+from ms_recover.training.mindspore_inside import directory_of
 from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import restore_ranks
 from ms_recover.training.other_world import set_other_world_aside

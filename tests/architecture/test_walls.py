@@ -150,6 +150,38 @@ def test_what_trainings_of_a_process_share_is_held_in_one_place():
     }
 
 
+def reaches_of(module):
+    """Return the undocumented names of others that a module asks for: imported, or by getattr and setattr."""
+    found = []
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mindspore"):
+            found += [f"{node.module}.{one.name}" for one in node.names if "._" in f"{node.module}.{one.name}"]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+            found += [name] if name.startswith("_") and not name.startswith("__") else []
+        elif isinstance(node, ast.Attribute) and node.attr in OF_MINDSPORE and ast.unparse(node.value) != "self":
+            found.append(ast.unparse(node))
+    return found
+
+
+OF_MINDSPORE = (
+    "_callbacks",
+    "_params",
+    "_cells",
+    "_buffers",
+    "_non_persistent_buffers_set",
+    "_network",
+    "_KERNEL_SEED",
+)
+
+
+def test_mindspore_is_reached_into_in_one_module_of_training():
+    modules = [module for module in MODULES if module.relative_to(ROOT / "ms_recover").parts[0] == "training"]
+    found = {module.stem: names for module in modules if (names := reaches_of(module))}
+    assert found.pop("mindspore_inside")
+    assert found == {"experiment": ["_exception_prefix"]}  # which a pure module asks of a callback
+
+
 def names_of(module):
     """Return the names that a module defines or imports, at any depth."""
     found = set()

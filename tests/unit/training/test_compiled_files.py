@@ -17,15 +17,15 @@ import numpy as np  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.parallel._auto_parallel_context import auto_parallel_context  # noqa: E402
 
-from ms_recover.training import compiled_files  # noqa: E402
 from ms_recover.training.compiled_files import CompiledFiles  # noqa: E402
+from ms_recover.training.mindspore_inside import have_compiles_pass  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
     monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")
-    monkeypatch.setattr(compiled_files._Present, "files", None)
     yield
+    have_compiles_pass(None)
     auto_parallel_context().set_strategy_ckpt_save_file("")
 
 
