@@ -19,7 +19,7 @@ from mindspore import amp, nn, ops  # noqa: E402
 from mindspore.train import Callback, Model  # noqa: E402
 
 from ms_recover.training import SliceSaver, recover_train, resume  # noqa: E402
-from ms_recover.training.generators import _seeds  # noqa: E402
+from ms_recover.training.mindspore_inside import restore_operator_seeds  # noqa: E402
 from tests.support.trainings import (  # noqa: E402
     EPOCHS,
     STEPS,
@@ -476,7 +476,7 @@ def test_random_operators_under_jit_are_named_in_pynative_mode(tmp_path, caplog)
     trained.go_on()
     (said,) = [text for text in warnings(caplog) if "random operators in the network start anew" in text]
     assert "step 2_1" in said
-    _seeds._KERNEL_SEED.clear()  # of the operators that have run in this process
+    restore_operator_seeds(ms.get_seed(), {})  # of the operators that have run in this process
     trained = Trained(tmp_path / "plain", lambda: model_of(Plain()), "PYNATIVE_MODE")
     caplog.clear()
     trained.check()
