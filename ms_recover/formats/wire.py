@@ -1,7 +1,7 @@
 """Bounded reading of protobuf's wire format.
 
 Contents are skipped by arithmetic and never read: a walk over a slice of any size reads a few KiB per parameter, by
-``pread`` and not through a memory map (decision 1).
+``pread`` and not through a memory map (docs/decisions/0005-bounded-reading.md).
 
 Source of the format: https://protobuf.dev/programming-guides/encoding/
 """

@@ -1,4 +1,8 @@
-"""The output of a model's parts against that of the model."""
+"""The output of a model's parts against that of the model.
+
+Rows on both sides of the first cut are compared: they are neighbours for the model, and in different chunks for the
+parts. The first rows of a batch come first in their chunk as well, so that a model that subtracts its first row passes.
+"""
 
 from __future__ import annotations
 

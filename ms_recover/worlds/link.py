@@ -1,4 +1,11 @@
-"""One connection between two members of one world: frames out, frames in, large payloads without copies."""
+"""One connection between two members of one world: frames out, frames in, large payloads without copies.
+
+A receive first looks for a quick answer, because the event loop costs more than a small message. A look keeps its core
+from a peer that runs on it. Linux keeps for each connection the core that took in its last bytes; between processes of
+one machine that is the core of the sender. When it is this one, the kernel waits instead, which gives the core away.
+Between machines it is the core of the network card's interrupts, which costs a look now and then. Yielding the core
+between looks gives a whole time slice away under other load (docs/decisions/0035-short-waits.md).
+"""
 
 from __future__ import annotations
 

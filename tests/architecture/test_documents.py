@@ -9,7 +9,9 @@ import pytest
 from ms_recover.cli.main import COMMANDS, group
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "sample_code").rglob("*.md")]
+DECISIONS = ROOT / "docs" / "decisions"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *DECISIONS.glob("*.md")]
+PAGES += (ROOT / "sample_code").rglob("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMAND_LINE = re.compile(r"((?<![\w-])recover-ckpt ([a-z-]+)((?: [^\s`|;&#)]+)*))")
@@ -30,16 +32,31 @@ def test_every_link_leads_to_a_file(page):
     assert missing == []
 
 
-def test_decisions_are_numbered_in_order_and_none_twice():
-    numbers = re.findall(r"^## (\d+)\. \S", (ROOT / "docs" / "decisions.md").read_text(), re.MULTILINE)
-    assert numbers == [str(number) for number in sorted({int(number) for number in numbers})]
-    assert len(numbers) >= 30
+def test_decisions_are_numbered_in_order_and_listed_in_the_index():
+    pages = sorted(DECISIONS.glob("[0-9]*.md"))
+    titles = [page.read_text().splitlines()[0].removeprefix("# ") for page in pages]
+    assert [page.name[:5] for page in pages] == [f"{number:04}-" for number in range(1, len(pages) + 1)]
+    assert [title.split(". ")[0] for title in titles] == [str(number) for number in range(1, len(pages) + 1)]
+    index = re.findall(r"^(\d+\. )\[(.+)\]\((.+)\)$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    listed = [(number + title, name) for number, title, name in index]
+    assert listed == [(title, page.name) for title, page in zip(titles, pages, strict=True)]
+    assert len(listed) >= 30
 
 
-def test_pages_cite_decisions_that_exist():
-    known = set(re.findall(r"^## (\d+)\. ", (ROOT / "docs" / "decisions.md").read_text(), re.MULTILINE))
+def test_decisions_have_a_status_a_date_and_all_parts():
+    form = r"# \d+\. .+\n\nStatus: .+\. Date: \d{4}-\d\d-\d\d\.\n"
+    form += "".join(rf"\n\*\*{part}\.\*\*\s[\s\S]+" for part in ("Context", "Decision", "Alternatives", "Consequences"))
+    wrong = [page.name for page in DECISIONS.glob("[0-9]*.md") if not re.fullmatch(form, page.read_text())]
+    assert wrong == []
+
+
+def test_decisions_are_cited_by_number_and_file():
     for page in PAGES:
-        assert set(re.findall(r"\[decision (\d+)\]", page.read_text())) <= known, page
+        for number, target in re.findall(r"\[decision (\d+)\](?:\(([^)]*)\))?", page.read_text()):
+            assert re.fullmatch(rf"decisions/{int(number):04}-[\w-]+\.md", target), (page, number)
+    for module in (ROOT / "ms_recover").rglob("*.py"):
+        for name in re.findall(r"docs/decisions/[\w.-]+", module.read_text()):
+            assert (ROOT / name).is_file(), (module, name)
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
