@@ -225,3 +225,8 @@ class NoDeviceLeftError(DeviceLostError):
     """No device is left to compute any part of the answer."""
 
     exit_code = 7
+
+
+def install_extra(name: str) -> str:
+    """Return how an extra of setup.cfg is installed; the repository has ms_recover, and no package index."""
+    return f"pip install '.[{name}]' in a clone of ms_recover"

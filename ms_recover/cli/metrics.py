@@ -15,7 +15,7 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_plan, takes_scan
 from ms_recover.cli.output import print_error
 from ms_recover.cli.topology import topology_of_tree, topology_options
-from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.errors import MissingInputError, MsRecoverError, UsageError, install_extra
 
 if TYPE_CHECKING:
     from ms_recover.cli.topology import TopologyOptions
@@ -72,7 +72,7 @@ def command(  # noqa: PLR0913 (an option each)
     """Print figures about ROOT in the text format of Prometheus. Changes nothing below ROOT.
 
     Slices are judged by headers and manifests. A look that fails is itself a figure: ms_recover_scan_success is then 0
-    and the figures of the tree are left out. Takes prometheus_client: pip install ms-recover[metrics].
+    and the figures of the tree are left out. Takes prometheus_client, of the extra [metrics].
     """
     text_of = _exporter()
     named = _parse_labels(labels)
@@ -105,7 +105,7 @@ def _exporter() -> Callable[[Look, Mapping[str, str]], str]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
-        raise UsageError("metrics takes prometheus_client: pip install ms-recover[metrics]") from None
+        raise UsageError(f"metrics takes prometheus_client: {install_extra('metrics')}") from None
     return metrics_text
 
 

@@ -16,7 +16,7 @@ from ms_recover.cli.options import takes_plan, takes_scan
 from ms_recover.cli.output import print_text
 from ms_recover.cli.topology import topology_of_tree, topology_options
 from ms_recover.cli.tree import cores, log_plan, scan_tree
-from ms_recover.errors import UsageError
+from ms_recover.errors import UsageError, install_extra
 
 if TYPE_CHECKING:
     from ms_recover.cli.plan_file import PlanTarget
@@ -108,7 +108,7 @@ def refuse_place(target: PlanTarget, inventory: Inventory) -> None:
 def need_jinja2() -> None:
     """Raise UsageError when jinja2, which fills the page, is not installed."""
     if importlib.util.find_spec("jinja2") is None:
-        raise UsageError("recover-ckpt report needs jinja2: pip install 'ms-recover[report]'")
+        raise UsageError(f"recover-ckpt report needs jinja2: {install_extra('report')}")
 
 
 def _is_page(path: str) -> bool:

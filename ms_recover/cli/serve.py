@@ -12,7 +12,7 @@ from ms_recover.cli.options import takes_scan, takes_security
 from ms_recover.cli.output import print_error, print_line, print_text
 from ms_recover.cli.peers import access_of
 from ms_recover.cli.tree import cores
-from ms_recover.errors import UsageError
+from ms_recover.errors import UsageError, install_extra
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
@@ -99,4 +99,4 @@ def need_packages() -> None:
 
     for name in ("aiohttp", "prometheus_client"):
         if importlib.util.find_spec(name) is None:
-            raise UsageError(f"recover-ckpt serve needs {name}: pip install 'ms-recover[serve]'")
+            raise UsageError(f"recover-ckpt serve needs {name}: {install_extra('serve')}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ms_recover.engine.engine import Engine, LocalEngine
-from ms_recover.errors import UsageError
+from ms_recover.errors import UsageError, install_extra
 
 LOCAL = "local"
 
@@ -33,7 +33,6 @@ def open_engine(text: str, *, timeout: float = 60.0) -> Engine:
         from ms_recover.engine.dask_engine import DaskEngine
     except ImportError as error:
         raise UsageError(
-            f"--engine {text} takes a package that is not installed ({error.name or error}): "
-            "pip install 'ms-recover[dask]'"
+            f"--engine {text} takes a package that is not installed ({error.name or error}): " + install_extra("dask")
         ) from None
     return DaskEngine(text, timeout=timeout)

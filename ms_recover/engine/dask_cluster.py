@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from ms_recover.engine.dask_worker import ALL_WORKERS, DISTRIBUTED, is_at_work, report
 from ms_recover.engine.workers import WorkerReport
-from ms_recover.errors import InputError, StorageError, UsageError
+from ms_recover.errors import InputError, StorageError, UsageError, install_extra
 from ms_recover.version import __version__
 
 ANSWER_SECONDS = 10.0
@@ -115,7 +115,7 @@ class Cluster:
             raise versions[address]
         packages = versions[address]["packages"]
         if packages["ms_recover"] is None:
-            problem = f"has no ms_recover: pip install 'ms-recover[dask]=={__version__}' there"
+            problem = f"has no ms_recover: install version {__version__} there: {install_extra('dask')}"
         elif packages["ms_recover"] != __version__:
             problem = _differs("ms_recover", packages["ms_recover"])
         elif packages["distributed"] != DISTRIBUTED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import UsageError, install_extra
 
 Kind = Literal["numpy", "mindspore"]
 """An array, or a ``mindspore.Parameter``."""
@@ -20,5 +20,5 @@ def values_module(kind: Kind) -> Any:
         return import_module(f"ms_recover.loading.{module}")
     except ImportError as error:
         raise UsageError(
-            f"parameters of {kind} take a package that cannot be imported ({error}): pip install 'ms-recover[{extra}]'"
+            f"parameters of {kind} take a package that cannot be imported ({error}): {install_extra(extra)}"
         ) from error

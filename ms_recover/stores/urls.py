@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import UsageError, install_extra
 from ms_recover.file_names import BACKUP_MARK
 from ms_recover.stores.url_parts import WITH_USER
 
@@ -145,7 +145,7 @@ def open_plain(root: str | os.PathLike[str]) -> Store:
     except ImportError as error:
         raise UsageError(
             f"{shown}: {scheme}:// takes a package that is not installed ({error.name or error}): "
-            "pip install 'ms-recover[remote]'"
+            + install_extra("remote")
         ) from None
     return store
 

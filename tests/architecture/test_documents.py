@@ -59,18 +59,34 @@ def test_decisions_are_cited_by_number_and_file():
             assert (ROOT / name).is_file(), (module, name)
 
 
-@pytest.mark.parametrize("name", LANGUAGES)
-def test_the_readme_lists_every_command(name):
-    rows = re.findall(r"^\| `([\w-]+) ", (ROOT / name).read_text(), re.MULTILINE)
+def test_the_page_about_the_command_line_lists_every_command():
+    rows = re.findall(r"^\| `([\w-]+) ", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert set(rows) == set(group.list_commands(None))
 
 
-@pytest.mark.parametrize("name", LANGUAGES)
-def test_the_readme_names_every_extra(name):
+def test_the_page_about_extras_lists_each_and_nobody_names_another():
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    named = set(re.findall(r"\[(\w+)\]", (ROOT / name).read_text()))
-    assert set(setup["options.extras_require"]) - {"dev"} <= named
+    extras = set(setup["options.extras_require"])
+    listed = re.findall(r"^\| `\[(\w+)\]` \|", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(extras)
+    texts = "".join(path.read_text() for path in [*PAGES, *(ROOT / "ms_recover").rglob("*.py")])
+    asked = re.findall(r"pip install '\.\[([\w,]+)\]'", texts) + re.findall(r"install_extra\([\"'](\w+)", texts)
+    assert len(asked) > 10
+    assert {name for names in asked for name in names.split(",")} <= extras
+    assert "ms-recover[" not in texts  # no package index has it
+
+
+def test_the_index_of_the_pages_lists_each_once():
+    listed = [target for target in links(ROOT / "docs" / "README.md") if "/" not in target]
+    assert sorted(listed) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"})
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_readme_is_a_door(name):
+    text = (ROOT / name).read_text()
+    assert len(text.splitlines()) <= 150
+    assert len(text.split()) <= 1100
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -92,16 +108,27 @@ def test_the_page_about_schemas_lists_every_file():
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.json"))
 
 
+def sections(text):
+    """Return of each section, in order: the level of its heading, its code without comments, its runs and its links."""
+    parts = re.split(r"^(#+) .*$", text, flags=re.MULTILINE)
+    return [
+        (
+            len(level),
+            [re.sub(r" +# .*", "", block) for block in FENCE.findall(body)],
+            re.findall(r"<!-- run: .* -->", body),
+            set(LINK.findall(body)) - set(LANGUAGES),
+        )
+        for level, body in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+
+
 def test_both_languages_of_the_readme_have_the_same_structure():
     english, chinese = ((ROOT / name).read_text() for name in LANGUAGES)
+    assert sections(english) == sections(chinese)
+    assert len(chinese) <= len(english)
     for pattern in (r"^#+ ", r"^- ", r"^\| ", r"^\$ .*$", r"`[^`\n]*--[a-z-]+[^`\n]*`"):
         in_english, in_chinese = (re.findall(pattern, text, re.MULTILINE) for text in (english, chinese))
         assert len(in_english) == len(in_chinese), pattern
-    commands = [re.findall(r"^\$ .*$|^<!-- run: .*$", text, re.MULTILINE) for text in (english, chinese)]
-    assert commands[0] == commands[1]
-    own = set(LANGUAGES)
-    targets = [set(LINK.findall(text)) - own for text in (english, chinese)]
-    assert targets[0] == targets[1]
     assert "README.zh-CN.md" in english
     assert "README.md" in chinese
 

@@ -163,7 +163,7 @@ def test_without_prometheus_client_the_extra_is_named(tree, recover_ckpt, monkey
     monkeypatch.delitem(sys.modules, "ms_recover.reporting.metrics_text", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     done = recover_ckpt("metrics", tree)
-    assert (done.code, "pip install ms-recover[metrics]" in done.err) == (2, True)
+    assert (done.code, "pip install '.[metrics]'" in done.err) == (2, True)
 
 
 def promtool(*arguments, text=None):

@@ -18,6 +18,8 @@ PAGES = [
     "docs/audit.md",
     "docs/cluster.md",
     "docs/history.md",
+    "docs/mindformers.md",
+    "docs/recover.md",
     "docs/report.md",
     "docs/three-am.md",
 ]

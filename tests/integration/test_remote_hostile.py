@@ -576,5 +576,5 @@ def test_without_a_package_it_says_what_to_install(missing, monkeypatch):
     from ms_recover.cli.serve import need_packages
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
-    with pytest.raises(UsageError, match=rf"needs {missing}: pip install 'ms-recover\[serve\]'"):
+    with pytest.raises(UsageError, match=rf"needs {missing}: pip install '\.\[serve\]'"):
         need_packages()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from json import decoder, scanner
 from typing import Any
 
-from ms_recover.errors import ContradictionError, FormatError, UsageError
+from ms_recover.errors import ContradictionError, FormatError, UsageError, install_extra
 
 _DEEPEST = 64
 _MOST_DIGITS = 400
@@ -89,8 +89,7 @@ def decode_yaml(text: str, where: str) -> Any:
         import yaml
     except ImportError:
         raise UsageError(
-            f"{where}: YAML takes a package that is not installed: pip install 'ms-recover[topology]', or write it as "
-            f"JSON"
+            f"{where}: YAML takes a package that is not installed: {install_extra('topology')}, or write it as JSON"
         ) from None
 
     def build(node: Any, depth: int) -> Any:

@@ -442,7 +442,7 @@ def test_a_host_may_be_listed_twice_with_other_ranks_or_by_its_name_alone():
 def test_yaml_without_its_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
     assert decode_topology(JSON.encode(), "t.json").places_ranks
-    with pytest.raises(UsageError, match=r"pip install 'ms-recover\[topology\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[topology\]'"):
         decode_topology(YAML.encode(), "t.yaml")
 
 

@@ -249,7 +249,7 @@ def test_a_package_that_is_not_installed_is_named_before_anything_is_read(root, 
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"ms_recover.loading.{module}", raising=False)
     extra = "loading" if package == "numpy" else "mindspore"
-    with pytest.raises(UsageError, match=rf"parameters of {package} take a package .*'ms-recover\[{extra}\]'"):
+    with pytest.raises(UsageError, match=rf"parameters of {package} take a package .*pip install '\.\[{extra}\]'"):
         call(root)
 
 
