@@ -319,15 +319,13 @@ def recover_train(  # noqa: PLR0913 (the keywords of programs)
     Raises
     ------
     UsageError
-        When an argument is invalid.
+        When an argument is invalid, or there is no such run; the message lists the runs.
     MissingInputError
         When there is no slice anywhere, unless `fresh` is ``"start"``.
     UnrecoverableError
         When there are slices, but no step that every rank can be brought to.
     InputError
         When the slice does not fit the network or the dataset; nothing is trained.
-    UsageError
-        When an argument is invalid, or there is no such run; the message lists the runs.
     StorageError
         When another training saves to a directory of this rank.
     VerificationError
