@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from ms_recover.arguments import check_type
 from ms_recover.errors import UsageError
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Layout, Strategy
@@ -127,6 +128,15 @@ def write_strategy(
         listed = with_states(listed, network)
     data = encode_strategy(Strategy((stage,), 1, tuple(sorted(listed, key=lambda layout: layout.parameter))))
     write_small(path, data, mode=0o600)
+
+
+def layouts_given(name: str, layouts: Any) -> tuple[Layout, ...]:
+    """Return the layouts that a program gives as a tuple; UsageError when they are none."""
+    check_type(name, layouts, Iterable, "a list of layouts, as ms_recover.training.cut returns them")
+    listed = tuple(layouts)
+    for one in listed:
+        check_type(f"{name}: one", one, Layout, "a layout, as ms_recover.training.cut returns it")
+    return listed
 
 
 def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> None:

@@ -17,7 +17,7 @@ from ms_recover.errors import UsageError
 from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
 from ms_recover.training.deciding.job import TrainingJob
-from ms_recover.training.layouts import check_layouts, same_slice
+from ms_recover.training.layouts import check_layouts, layouts_given, same_slice
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +60,7 @@ def listed_layouts(layouts: Iterable[Layout] | None, world_size: int) -> tuple[L
     """Return layouts as a tuple; UsageError when they are none, or contradict each other or the number of ranks."""
     if layouts is None:
         return None
-    check_type("layouts", layouts, Iterable, "a list of layouts, as ms_recover.training.cut returns them")
-    listed = tuple(layouts)
-    for one in listed:
-        check_type("layouts: one", one, Layout, "a layout, as ms_recover.training.cut returns it")
+    listed = layouts_given("layouts", layouts)
     check_layouts(listed, world_size)
     return listed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.tree.lineage import RUN
 from ms_recover.training.deciding.equal_arguments import Text, or_not_given
+from ms_recover.training.layouts import layouts_given
 from ms_recover.training.search import Fresh, Search, step_in_name, step_of
 
 
@@ -120,14 +121,6 @@ def _one_of(*allowed: str, words: str) -> Callable[[str, Any], Any]:
     return check
 
 
-def _layouts(name: str, value: Any) -> tuple[Layout, ...]:
-    check_type(name, value, Iterable, "a list of layouts")
-    listed = tuple(value)
-    for one in listed:
-        check_type(f"{name}: one", one, Layout, "a layout, made by cut")
-    return listed
-
-
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "pattern": _or_none(_of_type(str, "a text")),
     "run": _or_none(_of_type(str, "a text")),
@@ -144,7 +137,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "prefix": _or_none(texts),
     "reshard": _of_type(bool, "True or False"),
     "sources": source_texts,
-    "layouts": _or_none(_layouts),
+    "layouts": _or_none(layouts_given),
     "accumulate": lambda name, value: whole_number(name, value, 1),
 }
 """In the order in which a wrong one is named; each returns the value of the field."""

@@ -68,8 +68,14 @@ def test_a_search_is_made_of_all_that_was_given():
         ({"reshard": "yes"}, "reshard='yes': it must be True or False, and is of type str"),
         ({"sources": "a"}, "sources and layouts are for reshard=True, which cuts slices anew: give that as well"),
         ({"layouts": []}, "sources and layouts are for reshard=True, which cuts slices anew: give that as well"),
-        ({"layouts": 3, "reshard": True}, "layouts=3: it must be a list of layouts, and is of type int"),
-        ({"layouts": ["a"], "reshard": True}, "layouts: one='a': it must be a layout, made by cut, and is of type str"),
+        (
+            {"layouts": 3, "reshard": True},
+            "layouts=3: it must be a list of layouts, as ms_recover.training.cut returns them, and is of type int",
+        ),
+        (
+            {"layouts": ["a"], "reshard": True},
+            "layouts: one='a': it must be a layout, as ms_recover.training.cut returns it, and is of type str",
+        ),
         ({"step": 3}, "step=3: give it as slices name it, for example '2_77', or as (epoch, step)"),
         (
             {"ckpt_file": "a-1_2.ckpt", "step": "1_2"},
